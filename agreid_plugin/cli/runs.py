@@ -1,0 +1,76 @@
+"""`fastreid train` and `fastreid eval`."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import RawDescriptionHelpFormatter
+
+from agreid_plugin.errors import InputError
+
+TRAIN_EXAMPLES = """examples:
+  fastreid train --config projects/ViSA/cargo.yml
+  fastreid train --config my.yml --num-gpus 4 --output runs/mine SOLVER.MAX_EPOCH 60
+  fastreid train --config my.yml --resume
+"""
+EVAL_EXAMPLES = """examples:
+  fastreid eval --config runs/mine/config.yaml --weights runs/mine/model_best.pth
+  fastreid eval --config my.yml --weights best.pth DATASETS.TESTS "('Market1501',)"
+"""
+
+
+def add_to(subparsers: argparse._SubParsersAction) -> None:
+    """Add the two commands."""
+    train = subparsers.add_parser(
+        "train", help="train a model", epilog=TRAIN_EXAMPLES, formatter_class=RawDescriptionHelpFormatter
+    )
+    _add_common(train)
+    train.add_argument("--resume", action="store_true", help="continue the run in the output folder")
+    _add_overrides(train)
+    train.set_defaults(run=_train, eval_only=False)
+
+    evaluation = subparsers.add_parser(
+        "eval", help="evaluate a trained model", epilog=EVAL_EXAMPLES, formatter_class=RawDescriptionHelpFormatter
+    )
+    _add_common(evaluation)
+    evaluation.add_argument("--weights", metavar="FILE", help="checkpoint to evaluate (default: MODEL.WEIGHTS)")
+    _add_overrides(evaluation)
+    evaluation.set_defaults(run=_evaluate, eval_only=True)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", "--config-file", dest="config_file", required=True, metavar="FILE")
+    parser.add_argument("--output", metavar="DIR", help="folder of the run (default: OUTPUT_DIR of the config)")
+    parser.add_argument("--num-gpus", type=int, metavar="N", help="GPUs on this machine, one process each")
+    parser.add_argument("--num-processes", type=int, metavar="N", help="processes on this machine without GPUs")
+    parser.add_argument("--num-machines", type=int, default=1, metavar="N", help="machines in all (default: 1)")
+    parser.add_argument("--machine-rank", type=int, default=0, metavar="R", help="number of this machine, from 0")
+    parser.add_argument("--dist-url", metavar="URL", help="where the machines meet, for example tcp://10.0.0.1:29500")
+
+
+def _add_overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="KEY VALUE", help="config keys to change")
+
+
+def _train(args: argparse.Namespace) -> None:
+    _check(args)
+    from agreid_plugin.hosts.fastreid import run
+
+    run.train(args)
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    _check(args)
+    from agreid_plugin.hosts.fastreid import run
+
+    run.evaluate(args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name in ("num_gpus", "num_processes", "num_machines"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} is {value}, but must be 1 or more")
+    if args.num_machines > 1 and not args.dist_url:
+        raise InputError("--num-machines needs --dist-url, the same on every machine, for example tcp://10.0.0.1:29500")
+    if not 0 <= args.machine_rank < args.num_machines:
+        raise InputError(f"--machine-rank is {args.machine_rank}, but must be 0 to {args.num_machines - 1}")

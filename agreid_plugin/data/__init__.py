@@ -1,0 +1,1 @@
+"""Datasets, protocols, samplers, augmentations and AG-Synth."""

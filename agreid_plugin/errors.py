@@ -1,0 +1,25 @@
+"""What a user did wrong, said in one line."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """Bad input: a file, key or value the user can put right.
+
+    The message is one line saying what is wrong, where, and what to do. The command prints it and exits with 2.
+    """
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean X?)`` for the known name nearest to `name`, or an empty string if none is near."""
+    known = list(known)
+    folded = {candidate.lower(): candidate for candidate in known}
+    near = get_close_matches(name, known, n=1) or get_close_matches(name.lower(), folded, n=1)
+    return f" (did you mean {folded.get(near[0], near[0])}?)" if near else ""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """Build the error for a name that is not among the `known` ones: nearest name first, then all of them."""
+    known = sorted(known)
+    return InputError(f"{kind} {name!r} unknown{did_you_mean(name, known)}; known: {', '.join(known) or 'none'}")

@@ -1,0 +1,1 @@
+"""Ranking metrics on features and distances."""

@@ -1,0 +1,173 @@
+"""What would make the host hang, divide by zero or fail late, found before a run and said in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from fastreid.data.datasets import DATASET_REGISTRY
+from fastreid.evaluation import inference_context
+from fastreid.modeling.backbones import BACKBONE_REGISTRY
+from fastreid.modeling.heads import REID_HEADS_REGISTRY
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts.fastreid import data
+
+LOSSES = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
+SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
+METRICS = ("cosine", "euclidean")
+VIT_DEPTHS = ("small", "base")
+
+
+def check_config(cfg) -> None:
+    """Check what can be told from the configuration alone."""
+    _check_names(cfg)
+    _check_numbers(cfg)
+    _check_model(cfg)
+
+
+def _check_names(cfg) -> None:
+    for key, names, known in (
+        ("MODEL.META_ARCHITECTURE", [cfg.MODEL.META_ARCHITECTURE], META_ARCH_REGISTRY._obj_map),
+        ("MODEL.BACKBONE.NAME", [cfg.MODEL.BACKBONE.NAME], BACKBONE_REGISTRY._obj_map),
+        ("MODEL.HEADS.NAME", [cfg.MODEL.HEADS.NAME], REID_HEADS_REGISTRY._obj_map),
+        ("MODEL.LOSSES.NAME", cfg.MODEL.LOSSES.NAME, LOSSES),
+        ("DATASETS.NAMES", cfg.DATASETS.NAMES, DATASET_REGISTRY._obj_map),
+        ("DATASETS.TESTS", cfg.DATASETS.TESTS, DATASET_REGISTRY._obj_map),
+        ("DATALOADER.SAMPLER_TRAIN", [cfg.DATALOADER.SAMPLER_TRAIN], data.SAMPLERS),
+        ("SOLVER.OPT", [cfg.SOLVER.OPT], _optimizers()),
+        ("SOLVER.SCHED", [cfg.SOLVER.SCHED], SCHEDULES),
+        ("TEST.METRIC", [cfg.TEST.METRIC], METRICS),
+    ):
+        if isinstance(names, str):
+            raise InputError(f'{key} takes a list, for example ("{names}",), got {names!r}')
+        for name in names:
+            if name not in known:
+                raise unknown(key, name, known)
+    for key, names in (("DATASETS.NAMES", cfg.DATASETS.NAMES), ("DATASETS.TESTS", cfg.DATASETS.TESTS)):
+        if not names:
+            raise InputError(f"{key} is empty: name at least one dataset")
+        repeated = {name for name in names if names.count(name) > 1}
+        if repeated:
+            raise InputError(f"{key} names {', '.join(sorted(repeated))} twice")
+
+
+def _optimizers() -> list[str]:
+    return [name for name, value in vars(torch.optim).items() if isinstance(value, type) and name != "Optimizer"]
+
+
+def _check_numbers(cfg) -> None:
+    positive = {
+        "SOLVER.MAX_EPOCH": cfg.SOLVER.MAX_EPOCH,
+        "SOLVER.IMS_PER_BATCH": cfg.SOLVER.IMS_PER_BATCH,
+        "SOLVER.LOG_PERIOD": cfg.SOLVER.LOG_PERIOD,
+        "TEST.IMS_PER_BATCH": cfg.TEST.IMS_PER_BATCH,
+        "DATALOADER.NUM_INSTANCE": cfg.DATALOADER.NUM_INSTANCE,
+    }
+    for key, value in positive.items():
+        if value < 1:
+            raise InputError(f"{key} is {value}, but must be 1 or more")
+    for key, value in (
+        ("TEST.EVAL_PERIOD", cfg.TEST.EVAL_PERIOD),
+        ("SOLVER.CHECKPOINT_PERIOD", cfg.SOLVER.CHECKPOINT_PERIOD),
+    ):
+        if value < 0:
+            raise InputError(f"{key} is {value}; use 0 for the end of training only")
+
+
+def _check_model(cfg) -> None:
+    backbone = cfg.MODEL.BACKBONE
+    if backbone.PRETRAIN and not backbone.PRETRAIN_PATH:
+        raise InputError(
+            "MODEL.BACKBONE.PRETRAIN is True but PRETRAIN_PATH is empty: nothing is downloaded, name the weight file"
+        )
+    if backbone.NAME == "build_vit_backbone":
+        if backbone.DEPTH not in VIT_DEPTHS:
+            raise unknown("MODEL.BACKBONE.DEPTH of build_vit_backbone", backbone.DEPTH, VIT_DEPTHS)
+        if list(cfg.INPUT.SIZE_TRAIN) != list(cfg.INPUT.SIZE_TEST):
+            raise InputError(
+                f"build_vit_backbone needs one image size: INPUT.SIZE_TRAIN is {list(cfg.INPUT.SIZE_TRAIN)}, "
+                f"INPUT.SIZE_TEST {list(cfg.INPUT.SIZE_TEST)}"
+            )
+    if cfg.MODEL.META_ARCHITECTURE == "MoCo" and cfg.MODEL.QUEUE_SIZE % cfg.SOLVER.IMS_PER_BATCH:
+        raise InputError(
+            f"MoCo needs MODEL.QUEUE_SIZE ({cfg.MODEL.QUEUE_SIZE}) divisible by SOLVER.IMS_PER_BATCH "
+            f"({cfg.SOLVER.IMS_PER_BATCH})"
+        )
+    if cfg.MODEL.META_ARCHITECTURE == "Distiller" and not cfg.KD.MODEL_CONFIG and not cfg.KD.EMA.ENABLED:
+        raise InputError("Distiller has no teacher: set KD.MODEL_CONFIG and KD.MODEL_WEIGHTS, or KD.EMA.ENABLED True")
+
+
+def check_batches(cfg, train_set, world_size: int) -> None:
+    """Check that every process can fill its batches from the training set."""
+    batch, per_identity = cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_INSTANCE
+    if batch % world_size:
+        raise InputError(f"SOLVER.IMS_PER_BATCH {batch} does not divide by the {world_size} processes")
+    if len(train_set) < batch:
+        raise InputError(
+            f"the training set has {len(train_set)} images, less than one batch: SOLVER.IMS_PER_BATCH is {batch}"
+        )
+    if train_set.num_classes < 2:
+        raise InputError(f"the training set has {train_set.num_classes} identity; training needs two or more")
+    if "Identity" in cfg.DATALOADER.SAMPLER_TRAIN:
+        _check_identities(cfg.DATALOADER.SAMPLER_TRAIN, train_set.num_classes, batch, world_size, per_identity)
+    _check_schedule(cfg, len(train_set) // batch)
+
+
+def _check_identities(sampler: str, identities: int, batch: int, world_size: int, per_identity: int) -> None:
+    per_process = batch // world_size
+    if per_process % per_identity:
+        raise InputError(
+            f"{sampler}: a process's batch of {per_process} (SOLVER.IMS_PER_BATCH {batch} over {world_size}) does not "
+            f"divide by DATALOADER.NUM_INSTANCE {per_identity}"
+        )
+    needed = batch // per_identity
+    if identities < needed:
+        raise InputError(
+            f"{sampler}: a batch of {batch} with {per_identity} images each takes {needed} identities, the training "
+            f"set has {identities}; lower SOLVER.IMS_PER_BATCH or raise DATALOADER.NUM_INSTANCE"
+        )
+
+
+def _check_schedule(cfg, iterations_per_epoch: int) -> None:
+    solver = cfg.SOLVER
+    waiting = max(math.ceil(solver.WARMUP_ITERS / iterations_per_epoch), solver.DELAY_EPOCHS)
+    if solver.SCHED == "CosineAnnealingLR" and waiting >= solver.MAX_EPOCH:
+        raise InputError(
+            f"the cosine schedule has no epoch left: SOLVER.MAX_EPOCH is {solver.MAX_EPOCH}, but WARMUP_ITERS "
+            f"{solver.WARMUP_ITERS} at {iterations_per_epoch} iterations an epoch and DELAY_EPOCHS "
+            f"{solver.DELAY_EPOCHS} take {waiting}"
+        )
+
+
+def check_test_set(cfg, name: str, query: Sequence[tuple], gallery: Sequence[tuple]) -> None:
+    """Check before inference that some query can be answered at all."""
+    cameras: dict[int, set] = {}
+    for _, pid, camera, *_ in gallery:
+        cameras.setdefault(pid, set()).add(camera)
+    answerable = sum(bool(cameras.get(pid, set()) - {camera}) for _, pid, camera, *_ in query)
+    if not answerable:
+        raise InputError(
+            f"test set {name}: none of its {len(query)} queries has a match in the gallery ({len(gallery)} images) "
+            "under another camera; check the split and the camera numbers"
+        )
+    expansion = cfg.TEST.AQE
+    if expansion.ENABLED and len(query) + len(gallery) <= expansion.QE_K:
+        raise InputError(
+            f"TEST.AQE.QE_K is {expansion.QE_K}, but test set {name} has only {len(query) + len(gallery)} images"
+        )
+
+
+def check_feature_width(cfg, model: torch.nn.Module) -> None:
+    """Check `MODEL.BACKBONE.FEAT_DIM`, which the host takes on trust, against what the backbone gives."""
+    if cfg.MODEL.META_ARCHITECTURE != "Baseline":
+        return
+    with inference_context(model), torch.no_grad():
+        width = model.backbone(torch.zeros(1, 3, *cfg.INPUT.SIZE_TEST, device=model.device)).shape[1]
+    if width != cfg.MODEL.BACKBONE.FEAT_DIM:
+        raise InputError(
+            f"MODEL.BACKBONE.FEAT_DIM is {cfg.MODEL.BACKBONE.FEAT_DIM}, but {cfg.MODEL.BACKBONE.NAME} "
+            f"{cfg.MODEL.BACKBONE.DEPTH} gives {width}: set it to {width}"
+        )

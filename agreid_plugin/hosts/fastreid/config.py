@@ -1,0 +1,219 @@
+"""Our configuration keys, and reading a configuration so that a mistake is one clear line."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from fastreid.config import CfgNode, defaults, get_cfg
+
+from agreid_plugin.errors import InputError, did_you_mean
+
+BASE_KEY = "_BASE_"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One configuration key of ours: its path, its default, and a sentence for whoever reads it."""
+
+    path: str
+    default: Any
+    doc: str
+
+
+KEYS = (
+    Key("SEED", 0, "Seed of every random generator; -1 draws one, which the run card keeps."),
+    Key("DATASETS.ROOT", "", "Folder that holds the datasets; empty: $FASTREID_DATASETS, else datasets/."),
+    Key("SOLVER.AMP.ON_CPU", False, "Run mixed precision on a CPU too, where it is usually many times slower."),
+    Key("SOLVER.LOG_PERIOD", 20, "Iterations between two lines of progress in logs, metrics.json and TensorBoard."),
+    Key("SOLVER.LEARNING_GUARD", True, "Stop after the first optimizer step if it changed no weight."),
+    Key("TEST.EXPECTED_RESULTS", [], "Rows [test set, metric, value, tolerance] that a finished run must reach."),
+)
+
+_docs: dict[str, str] = {}
+
+
+def declare(keys: Iterable[Key]) -> None:
+    """Add keys to the host's defaults, so that every later `get_cfg()` has them."""
+    for key in keys:
+        *parents, name = key.path.split(".")
+        node = defaults._C
+        for parent in parents:
+            node = node.setdefault(parent, CfgNode())
+        node[name] = key.default
+        _docs[key.path] = key.doc
+
+
+def declared() -> dict[str, str]:
+    """Return path -> sentence of every key of ours."""
+    return dict(_docs)
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
+    """Read a configuration file with its bases, then the `KEY VALUE ...` overrides.
+
+    Raises:
+        InputError: a file that is missing or no YAML mapping, an unknown key, or a value of the wrong type.
+    """
+    cfg = get_cfg()
+    for key, value, where in _flat(_read_with_bases(Path(path), ())):
+        _set(cfg, key, value, where)
+    for key, text in _pairs(list(overrides)):
+        _set(cfg, key, _literal(text), "command line")
+    return cfg
+
+
+def _read_with_bases(path: Path, children: tuple[Path, ...]) -> list[tuple[Path, dict]]:
+    """Return the file's mapping behind those of its bases, each with the file it stands in."""
+    if path.resolve() in children:
+        raise InputError(f"{path}: {BASE_KEY} leads back to a file that inherits from it")
+    content = _read_yaml(path)
+    base = content.pop(BASE_KEY, None)
+    if base is None:
+        return [(path, content)]
+    if not isinstance(base, str):
+        raise InputError(f"{path}: {BASE_KEY} takes one file name, got {base!r}")
+    base_path = path.parent / Path(base).expanduser()
+    if not base_path.is_file():
+        raise InputError(f"{path}: {BASE_KEY} {base} does not exist (looked for {base_path})")
+    return [*_read_with_bases(base_path, (*children, path.resolve())), (path, content)]
+
+
+def _read_yaml(path: Path) -> dict:
+    if not path.is_file():
+        siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        raise InputError(f"config file {path} does not exist{did_you_mean(path.name, siblings)}")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise InputError(f"{path}, line {line}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected keys and values, found a {type(content).__name__}")
+    return content
+
+
+def _flat(files: list[tuple[Path, dict]]) -> Iterator[tuple[str, Any, str]]:
+    known_nodes = set(_node_paths(get_cfg()))
+
+    def walk(content: dict, prefix: str, where: str) -> Iterator[tuple[str, Any, str]]:
+        for name, value in content.items():
+            path = f"{prefix}{name}"
+            if isinstance(value, dict) and path in known_nodes:
+                yield from walk(value, f"{path}.", where)
+            else:
+                yield path, value, where
+
+    for path, content in files:
+        yield from walk(content, "", str(path))
+
+
+def _node_paths(node: CfgNode, prefix: str = "") -> Iterator[str]:
+    for name, value in node.items():
+        if isinstance(value, CfgNode):
+            yield f"{prefix}{name}"
+            yield from _node_paths(value, f"{prefix}{name}.")
+
+
+def key_paths(node: CfgNode, prefix: str = "") -> Iterator[str]:
+    """Yield the full path of every key."""
+    for name, value in node.items():
+        if isinstance(value, CfgNode):
+            yield from key_paths(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
+    if overrides and overrides[0].endswith((".pth", ".pt")):
+        raise InputError(
+            f"{overrides[0]!r} is not a KEY: --resume takes no file, it continues the run in OUTPUT_DIR; "
+            f"to start from weights write MODEL.WEIGHTS {overrides[0]}"
+        )
+    for text in overrides[::2]:
+        if "=" in text:
+            raise InputError(f"command line: write {text.replace('=', ' ', 1)!r} instead of {text!r}")
+    if len(overrides) % 2:
+        raise InputError(f"command line: overrides come as KEY VALUE pairs, {overrides[-1]!r} has no value")
+    return list(zip(overrides[::2], overrides[1::2], strict=True))
+
+
+def _literal(text: str) -> Any:
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _set(cfg: CfgNode, path: str, value: Any, where: str) -> None:
+    *parents, name = path.split(".")
+    node = cfg
+    for parent in parents:
+        node = node.get(parent) if isinstance(node, CfgNode) else None
+    if not isinstance(node, CfgNode) or name not in node:
+        raise InputError(f"{where}: key {path} unknown{_nearest_key(path, cfg)}")
+    if isinstance(node[name], CfgNode):
+        raise InputError(f"{where}: {path} is a group of keys ({', '.join(node[name])}), not a value")
+    node[name] = _coerced(value, node[name], f"{where}: key {path}")
+
+
+def _nearest_key(path: str, cfg: CfgNode) -> str:
+    known = [*key_paths(cfg), *_node_paths(cfg)]
+    hint = did_you_mean(path, known)
+    if hint:
+        return hint
+    by_name = {known_path.rsplit(".", 1)[-1]: known_path for known_path in known}
+    near = did_you_mean(path.rsplit(".", 1)[-1], by_name)
+    for name, known_path in by_name.items():
+        near = near.replace(f"did you mean {name}?", f"did you mean {known_path}?")
+    return near
+
+
+def _coerced(value: Any, default: Any, where: str) -> Any:
+    """Return `value` as the default's type, where nothing is lost by it."""
+    if isinstance(default, bool) or isinstance(value, bool) or value is None:
+        if type(value) is type(default):
+            return value
+    elif isinstance(default, float):
+        if isinstance(value, int | float):
+            return float(value)
+        if isinstance(value, str) and isinstance(number := _number(value), float):
+            return number
+    elif isinstance(default, int):
+        if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+            return int(value)
+    elif isinstance(default, list | tuple):
+        if isinstance(value, list | tuple):
+            return type(default)(value)
+    elif isinstance(value, type(default)):
+        return value
+    raise InputError(f"{where} takes {_described(default)}, got {value!r}")
+
+
+def _number(text: str) -> float | None:
+    """Read `3e-4`, which YAML takes for text as it has no point."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _described(default: Any) -> str:
+    kinds = {
+        bool: "True or False",
+        float: "a number",
+        int: "a whole number",
+        str: "text",
+        list: "a list",
+        tuple: "a list",
+    }
+    kind = kinds.get(type(default), type(default).__name__)
+    return f"{kind}, for example {default!r}" if not isinstance(default, bool) and default not in ("", [], ()) else kind

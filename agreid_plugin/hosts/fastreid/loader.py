@@ -1,0 +1,46 @@
+"""A data loader for any device, in the place of the host's CUDA-only one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+
+class DeviceLoader(DataLoader):
+    """Yields batches on `device`, the next one being copied while the model works on this one.
+
+    Unlike the host's loader there is no thread of our own between the workers and the trainer, so an error in a
+    worker is raised in the trainer. The host's waits for ever: its thread dies without telling.
+    """
+
+    def __init__(self, local_rank: int, **kwargs: Any):
+        kwargs["pin_memory"] = bool(kwargs.get("pin_memory")) and torch.cuda.is_available()
+        super().__init__(**kwargs)
+        self.device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    def __iter__(self) -> Iterator[dict]:
+        batches = super().__iter__()
+        return batches if self.device.type == "cpu" else _copied_ahead(batches, self.device)
+
+
+def _copied_ahead(batches: Iterator[dict], device: torch.device) -> Iterator[dict]:
+    stream = torch.cuda.Stream(device)
+
+    def copy_next() -> dict | None:
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        with torch.cuda.stream(stream):
+            return {k: v.to(device, non_blocking=True) if torch.is_tensor(v) else v for k, v in batch.items()}
+
+    ahead = copy_next()
+    while ahead is not None:
+        torch.cuda.current_stream(device).wait_stream(stream)
+        for value in ahead.values():
+            if torch.is_tensor(value):
+                value.record_stream(torch.cuda.current_stream(device))
+        batch, ahead = ahead, copy_next()
+        yield batch

@@ -1,0 +1,122 @@
+"""One training or evaluation run, from a configuration file to results, in one process or many."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from fastreid.engine import default_setup, defaults, launch
+from fastreid.evaluation import verify_results
+from fastreid.utils import comm
+from fastreid.utils.env import seed_all_rng
+from fastreid.utils.logger import setup_logger
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid import checks, console
+from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.hosts.fastreid.weights import load_weights
+
+
+def train(args: Namespace) -> None:
+    """Train as `fastreid train` was asked to."""
+    cfg = _configured(args)
+    checks.check_config(cfg)
+    _claim_output(Path(cfg.OUTPUT_DIR), args.resume)
+    _launch(_train_process, cfg, args)
+
+
+def evaluate(args: Namespace) -> None:
+    """Evaluate as `fastreid eval` was asked to."""
+    cfg = _configured(args)
+    checks.check_config(cfg)
+    if not Path(cfg.MODEL.WEIGHTS).is_file():
+        raise InputError(f"weight file {cfg.MODEL.WEIGHTS!r} does not exist; name it with --weights")
+    _launch(_evaluate_process, cfg, args)
+
+
+def _configured(args: Namespace):
+    cfg = load_config(args.config_file, args.overrides)
+    if args.output:
+        cfg.OUTPUT_DIR = args.output
+    if getattr(args, "weights", None):
+        cfg.MODEL.WEIGHTS = args.weights
+    if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
+        cfg.MODEL.DEVICE = "cpu"
+    cfg.freeze()
+    return cfg
+
+
+def _claim_output(folder: Path, resume: bool) -> None:
+    """Make sure the run can write its folder and overwrites no other run."""
+    marker = folder / "last_checkpoint"
+    if marker.exists() and not resume:
+        raise InputError(f"{folder} holds a run already: continue it with --resume, or choose another --output")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".write-test-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"output folder {folder} cannot be written: {error.strerror or error}") from None
+
+
+def _launch(main: Callable, cfg, args: Namespace) -> None:
+    processes = _processes(args)
+    url = args.dist_url or "auto"
+    launch(main, processes, args.num_machines, args.machine_rank, url, args=(cfg, args))
+
+
+def _processes(args: Namespace) -> int:
+    gpus = torch.cuda.device_count()
+    if args.num_gpus is not None and args.num_gpus > gpus:
+        raise InputError(
+            f"--num-gpus {args.num_gpus}, but this machine has {gpus}; use --num-processes N for CPU processes"
+        )
+    processes = args.num_processes or args.num_gpus or 1
+    if gpus and processes > gpus:
+        raise InputError(f"--num-processes {processes}, but this machine has {gpus} GPUs, one for each process")
+    return processes
+
+
+def _train_process(cfg, args: Namespace) -> None:
+    cfg = _set_up(cfg, args)
+    trainer = Trainer(cfg)
+    trainer.resume_or_load(resume=args.resume)
+    results = trainer.train()
+    if results and comm.is_main_process():
+        verify_results(cfg, _by_test_set(cfg, results))
+
+
+def _evaluate_process(cfg, args: Namespace) -> None:
+    cfg = _set_up(cfg, args)
+    cfg.defrost()
+    cfg.MODEL.BACKBONE.PRETRAIN = False
+    cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or 1  # the classifier is not used
+    cfg.freeze()
+    model = Trainer.build_model(cfg)
+    load_weights(model, cfg.MODEL.WEIGHTS)
+    results = Trainer.test(cfg, model)
+    if comm.is_main_process():
+        verify_results(cfg, _by_test_set(cfg, results))
+
+
+def _set_up(cfg, args: Namespace):
+    """Run the host's set-up, with its random generators bound to `SEED`."""
+    console.tidy(setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank()))
+    cfg.defrost()
+    if cfg.SEED < 0:
+        cfg.SEED = comm.shared_random_seed()
+    cfg.freeze()
+    # The host's set-up seeds with a number of its own; it has no key for one.
+    defaults.seed_all_rng = partial(seed_all_rng, cfg.SEED + comm.get_rank())
+    default_setup(cfg, args)
+    return cfg
+
+
+def _by_test_set(cfg, results: dict) -> dict:
+    return {cfg.DATASETS.TESTS[0]: results} if len(cfg.DATASETS.TESTS) == 1 else results

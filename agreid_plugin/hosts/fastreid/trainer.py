@@ -1,0 +1,96 @@
+"""The host's trainer with our loaders, hooks and writers."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from fastreid.engine import DefaultTrainer, hooks
+from fastreid.utils import comm
+
+from agreid_plugin.hosts.fastreid import checks, data, run_card
+from agreid_plugin.hosts.fastreid.hooks import EvalHook, LearningGuard, PeriodicCheckpointer, PeriodicWriter
+from agreid_plugin.hosts.fastreid.writers import JSONWriter, ProgressWriter, TensorboardWriter
+
+_logger = logging.getLogger("fastreid.train")
+
+
+class Trainer(DefaultTrainer):
+    """`DefaultTrainer` whose inputs are checked before the first step and whose run can be watched."""
+
+    def __init__(self, cfg):
+        checks.check_config(cfg)
+        self.best_metric = -1.0
+        super().__init__(cfg)
+        if cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.ON_CPU:
+            self._trainer.enabled = True
+
+    @classmethod
+    def build_train_loader(cls, cfg):
+        """Build the training loader, after checking that its batches can be filled."""
+        loader = data.build_train_loader(cfg)
+        checks.check_batches(cfg, loader.dataset, comm.get_world_size())
+        return loader
+
+    @classmethod
+    def build_test_loader(cls, cfg, dataset_name):
+        """Build a test set's loader, after checking that some query has an answer."""
+        loader, num_query = data.build_test_loader(cfg, dataset_name)
+        items = loader.dataset.img_items
+        checks.check_test_set(cfg, dataset_name, items[:num_query], items[num_query:])
+        return loader, num_query
+
+    @classmethod
+    def build_model(cls, cfg):
+        """Build the model, after checking the width of its features."""
+        model = super().build_model(cfg)
+        checks.check_feature_width(cfg, model)
+        return model
+
+    def build_hooks(self):
+        """Put our hooks in the place of the host's that they mend."""
+        ours = []
+        for hook in super().build_hooks():
+            if isinstance(hook, hooks.EvalHook):
+                hook = EvalHook(self.cfg.TEST.EVAL_PERIOD, hook._func)
+            elif isinstance(hook, hooks.PeriodicCheckpointer):
+                hook = PeriodicCheckpointer(self.checkpointer, self.cfg.SOLVER.CHECKPOINT_PERIOD)
+            elif isinstance(hook, hooks.PeriodicWriter):
+                hook = PeriodicWriter(self.open_writers, self.cfg.SOLVER.LOG_PERIOD)
+            ours.append(hook)
+        if self.cfg.SOLVER.LEARNING_GUARD:
+            ours.insert(0, LearningGuard())
+        return ours
+
+    def build_writers(self):
+        """Open none with the hooks: at that time nobody knows where a resumed run starts. See `open_writers`."""
+        return []
+
+    def resume_or_load(self, resume=True):
+        """Continue the run in `OUTPUT_DIR` if asked and there is one, else load `MODEL.WEIGHTS`."""
+        rest = self.checkpointer.resume_or_load(self.cfg.MODEL.WEIGHTS, resume=resume)
+        if resume and self.checkpointer.has_checkpoint():
+            self.start_epoch = rest.get("epoch", -1) + 1
+            self.best_metric = rest.get("best_metric", rest.get("metric", -1.0))
+
+    def train(self):
+        """Train from `start_epoch` on; returns the last evaluation's results."""
+        if self.start_epoch >= self.max_epoch:
+            _logger.info(
+                "nothing left to train: epoch %d of %d is done; raise SOLVER.MAX_EPOCH to go on",
+                self.start_epoch,
+                self.max_epoch,
+            )
+            return None
+        if comm.is_main_process():
+            run_card.write_run_card(self.cfg, comm.get_world_size())
+        return super().train()
+
+    def open_writers(self):
+        """Open what shows and keeps the progress of the run."""
+        folder = Path(self.cfg.OUTPUT_DIR)
+        return [
+            ProgressWriter(self.start_iter, self.max_iter, self.iters_per_epoch, self.cfg.SOLVER.IMS_PER_BATCH),
+            JSONWriter(folder / "metrics.json"),
+            TensorboardWriter(folder),
+        ]

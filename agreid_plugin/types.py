@@ -1,0 +1,90 @@
+"""The words every layer shares: a view, one image's record, a batch.
+
+Shapes: B images, M attributes, L caption tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+UNKNOWN = -1
+"""Label of a view, camera or attribute nobody knows, in records and in batches."""
+
+
+class View(IntEnum):
+    """From where a person was seen. A wearable camera is ground, told apart by its record's `platform`."""
+
+    AERIAL = 0
+    GROUND = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """One image of one person, as a dataset's parser reads it.
+
+    Attributes:
+        path: the image file.
+        pid: the identity, unique within its dataset.
+        camera: the camera's number in the dataset, `UNKNOWN` without one.
+        view: aerial or ground, None when nobody knows.
+        platform: what carries the camera: `uav`, `cctv`, `wearable` or empty.
+        split: `train`, `val`, `query`, `gallery`; text sets have `test` instead of the last two.
+        attributes: name -> value, for example `{"hair": "long"}`; unknown ones are left out.
+        captions: sentences describing the person.
+        tags: what else the name says and a protocol may ask for: time of day, scene, altitude.
+    """
+
+    path: str
+    pid: int
+    camera: int = UNKNOWN
+    view: View | None = None
+    platform: str = ""
+    split: str = "train"
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    captions: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images and what is known of them; what nobody gave is None, what one image lacks is `UNKNOWN`."""
+
+    images: Tensor | None = None  # (B, 3, H, W)
+    pids: Tensor | None = None  # (B,)
+    views: Tensor | None = None  # (B,) View or UNKNOWN
+    cameras: Tensor | None = None  # (B,)
+    attributes: Tensor | None = None  # (B, M) value index or UNKNOWN
+    tokens: Tensor | None = None  # (B, L)
+    paths: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        for value in self.present().values():
+            return len(value)
+        return 0
+
+    def present(self) -> dict[str, Tensor | tuple[str, ...]]:
+        """Return the fields that are not None."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def only(self, names: frozenset[str] | set[str]) -> Batch:
+        """Keep the named fields alone, so that a model cannot see the others."""
+        return Batch(**{name: value for name, value in self.present().items() if name in names})
+
+    def with_(self, **values: Tensor | tuple[str, ...] | None) -> Batch:
+        """Return a copy with some fields replaced."""
+        return replace(self, **values)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """Return a copy with every tensor on `device`."""
+        moved = {
+            name: value.to(device, non_blocking=non_blocking)
+            for name, value in self.present().items()
+            if isinstance(value, Tensor)
+        }
+        return self.with_(**moved)
