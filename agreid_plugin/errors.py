@@ -11,6 +11,11 @@ class InputError(ValueError):
     """
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its kind if it has none."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `` (did you mean X?)`` for the known name nearest to `name`, or an empty string if none is near."""
     known = list(known)

@@ -24,12 +24,14 @@ class AMPTrainer(SimpleTrainer):
         on_cuda = self.device_type == "cuda"
         self.dtype = torch.float16 if on_cuda else torch.bfloat16
         self.grad_scaler = grad_scaler or torch.amp.GradScaler(self.device_type, enabled=on_cuda)
-        if not self.enabled:
-            _logger.warning("mixed precision is off: the model is on a CPU (SOLVER.AMP.ON_CPU True forces it)")
+        self._told = False
 
     def run_step(self) -> None:
         """Take one optimizer step."""
         assert self.model.training, "the model was left in evaluation mode"
+        if not self.enabled and not self._told:
+            _logger.warning("mixed precision is off: the model is on a CPU (SOLVER.AMP.ON_CPU True forces it)")
+            self._told = True
         start = time.perf_counter()
         data = next(self._data_loader_iter)
         data_time = time.perf_counter() - start

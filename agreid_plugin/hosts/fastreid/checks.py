@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from fastreid.data.datasets import DATASET_REGISTRY
@@ -83,6 +84,8 @@ def _check_model(cfg) -> None:
         raise InputError(
             "MODEL.BACKBONE.PRETRAIN is True but PRETRAIN_PATH is empty: nothing is downloaded, name the weight file"
         )
+    if backbone.PRETRAIN and not Path(backbone.PRETRAIN_PATH).is_file():
+        raise InputError(f"MODEL.BACKBONE.PRETRAIN_PATH {backbone.PRETRAIN_PATH} does not exist")
     if backbone.NAME == "build_vit_backbone":
         if backbone.DEPTH not in VIT_DEPTHS:
             raise unknown("MODEL.BACKBONE.DEPTH of build_vit_backbone", backbone.DEPTH, VIT_DEPTHS)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.ranking import rank
 from agreid_plugin.hosts import torchvision_ops
 
@@ -396,13 +396,13 @@ def read_checkpoint(path: str) -> dict:
     """Read a checkpoint file into `{"model": state dict, ...}` without running code stored in it."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except pickle.UnpicklingError:
         raise InputError(
-            f"{path} holds more than tensors and plain values and was not loaded, as such a file can run code; "
-            f"save its state dict alone ({str(error).splitlines()[0]})"
+            f"{path} was not loaded: it holds more than tensors and plain values, or is damaged (a file that holds more "
+            "can run code); save its state dict alone"
         ) from None
     except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from None
+        raise InputError(f"{path} cannot be read as a checkpoint: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} holds a {type(content).__name__}, not a checkpoint")
     if "model" in content:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from ast import literal_eval
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 from fastreid.config import CfgNode, defaults, get_cfg
 
-from agreid_plugin.errors import InputError, did_you_mean
+from agreid_plugin.errors import InputError, did_you_mean, first_line
 
 BASE_KEY = "_BASE_"
 
@@ -93,7 +94,7 @@ def _read_yaml(path: Path) -> dict:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise InputError(f"{path}, line {line}: not valid YAML: {error.problem}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
+        raise InputError(f"{path}: not valid YAML: {first_line(error)}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -166,15 +167,15 @@ def _set(cfg: CfgNode, path: str, value: Any, where: str) -> None:
 
 
 def _nearest_key(path: str, cfg: CfgNode) -> str:
-    known = [*key_paths(cfg), *_node_paths(cfg)]
-    hint = did_you_mean(path, known)
+    keys = list(key_paths(cfg))
+    hint = did_you_mean(path, keys if "." in path else cfg)
     if hint:
         return hint
-    by_name = {known_path.rsplit(".", 1)[-1]: known_path for known_path in known}
-    near = did_you_mean(path.rsplit(".", 1)[-1], by_name)
-    for name, known_path in by_name.items():
-        near = near.replace(f"did you mean {name}?", f"did you mean {known_path}?")
-    return near
+    # A key in the wrong group: look for one of its name, or nearly, anywhere.
+    name = path.rsplit(".", 1)[-1]
+    by_name = {key.rsplit(".", 1)[-1]: key for key in keys}
+    near = get_close_matches(name, by_name, n=1)
+    return f" (did you mean {by_name[near[0]]}?)" if near else ""
 
 
 def _coerced(value: Any, default: Any, where: str) -> Any:

@@ -19,7 +19,7 @@ from fastreid.utils import comm
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch.utils.data import Sampler
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, first_line, unknown
 
 _logger = logging.getLogger("fastreid.data")
 
@@ -69,9 +69,8 @@ def load_dataset(name: str, root: str, parts: Sequence[str], **kwargs: Any) -> I
         raise
     except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         # The host's own readers fail in these ways on a missing folder or an unexpected file name.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
-            f"dataset {name} cannot be read under {os.path.abspath(root)}: {reason}; "
+            f"dataset {name} cannot be read under {os.path.abspath(root)}: {first_line(error)}; "
             "set DATASETS.ROOT or FASTREID_DATASETS to the folder that holds it"
         ) from error
     for remark in remarks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -41,15 +42,21 @@ def distributed_worker(
     )
     if on_gpu:
         torch.cuda.set_device(local_rank)
-    elif sys.platform == "linux":
-        # A spawned process spawns its data workers too, and each would import torch and the host again.
-        multiprocessing.set_start_method("fork", force=True)
+    else:
+        _share_processors(processes_per_machine)
     comm.synchronize()
     set_local_group(processes_per_machine)
     try:
         main_func(*args)
     finally:
         dist.destroy_process_group()
+
+
+def _share_processors(processes: int) -> None:
+    """Keep processes from taking each other's cores, and their data workers from importing torch once more each."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
+    if sys.platform == "linux":
+        multiprocessing.set_start_method("fork", force=True)  # a spawned process would spawn its workers too
 
 
 def set_local_group(processes_per_machine: int) -> None:

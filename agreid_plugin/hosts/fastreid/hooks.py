@@ -12,14 +12,19 @@ from agreid_plugin.errors import InputError
 
 
 class EvalHook(hooks.EvalHook):
-    """Evaluates every `eval_period` epochs and at the end; with 0 at the end only, which the host divides by."""
+    """Evaluates every `eval_period` epochs and after the last one; with 0 after the last one only.
+
+    The host divides by 0, and evaluates at the end of training, when the last checkpoint is written without its metric.
+    """
+
+    def after_epoch(self) -> None:
+        """Evaluate if it is time."""
+        epoch = self.trainer.epoch + 1
+        if epoch == self.trainer.max_epoch or (self._period and epoch % self._period == 0):
+            self._do_eval()
 
     def after_train(self) -> None:
-        """Evaluate after the last epoch, if its turn did not fall on it."""
-        finished = self.trainer.iter >= self.trainer.max_iter
-        due = self._period == 0 or self.trainer.max_epoch % self._period != 0
-        if finished and due:
-            self._do_eval()
+        """Let go of the trainer."""
         del self._func
 
 
@@ -39,10 +44,7 @@ class PeriodicCheckpointer(hooks.PeriodicCheckpointer):
 
 
 class PeriodicWriter(hooks.PeriodicWriter):
-    """Opens its writers when training starts, and writes once more at the end.
-
-    An evaluation after the last epoch would otherwise be lost.
-    """
+    """Opens its writers when training starts, and writes once more before it closes them."""
 
     def __init__(self, open_writers: Callable[[], list[EventWriter]], period: int):
         super().__init__([], period)

@@ -1,0 +1,246 @@
+"""Is this copy of a dataset whole? Counts against the published ones, broken images, leaks, queries without a match."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import yaml
+from PIL import Image, ImageFile
+from tqdm import tqdm
+
+from agreid_plugin.data.datasets import Dataset
+from agreid_plugin.data.datasets.files import read_text
+from agreid_plugin.data.protocols import Protocol, select, unmatched, usable
+from agreid_plugin.data.protocols.reading import property_of
+from agreid_plugin.types import Record, View
+
+PUBLISHED = Path(__file__).with_name("published.yml")
+TEST = ("query", "gallery", "test")
+SHOWN = 3  # items spelled out in a line about many
+
+
+@dataclass(frozen=True)
+class Count:
+    """One number of a dataset beside the published ones, of which there may be none or several."""
+
+    what: str
+    found: int
+    published: tuple[int, ...] = ()
+
+    @property
+    def matches(self) -> bool:
+        """False if the number is published and is another."""
+        return not self.published or self.found in self.published
+
+    def __str__(self) -> str:
+        if not self.published:
+            return f"{self.what}: {self.found:,} (not published)"
+        said = " or ".join(f"{n:,}" for n in self.published)
+        off = self.found - self.published[0]
+        verdict = "matches" if self.matches else f"differs by {off:+,} from"
+        return f"{self.what}: {self.found:,} ({verdict} the published {said})"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` found.
+
+    Attributes:
+        dataset: its name.
+        fingerprint: tells copies apart, see `fingerprint`.
+        counts: numbers beside the published ones.
+        breakdown: images by split and property, for example `train view` -> `aerial` -> 12.
+        unmatched: protocol -> reason -> queries that have no match left for that reason.
+        hints: what is worth knowing and need not be wrong.
+        problems: what is wrong, one line each.
+    """
+
+    dataset: str
+    fingerprint: str
+    counts: list[Count]
+    breakdown: dict[str, dict[str, int]]
+    unmatched: dict[str, dict[str, list[str]]]
+    hints: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.problems
+
+    def lines(self) -> list[str]:
+        """Return the report as lines of text."""
+        tables = [f"{w}: " + ", ".join(f"{k} {n:,}" for k, n in row.items()) for w, row in self.breakdown.items()]
+        hints = [f"note: {hint}" for hint in self.hints]
+        problems = [f"problem: {problem}" for problem in self.problems] or ["no problem found"]
+        return [f"{self.dataset} {self.fingerprint[:12]}", *map(str, self.counts), *tables, *hints, *problems]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON."""
+        return {**asdict(self), "ok": self.ok}
+
+
+def check(dataset: Dataset, *, images: bool = True, progress: bool = True, published: bool = True) -> Report:
+    """Look for everything that makes numbers on this copy of a dataset differ from other people's.
+
+    Args:
+        dataset: as loaded.
+        images: decode every image too, which takes a while.
+        progress: show a bar meanwhile.
+        published: compare with the published counts; a synthetic set in a real one's layout has no reason to agree.
+    """
+    figures = _published(dataset.name) if published else {}
+    runs, refused = usable(dataset)
+    results = {name: _run(dataset, protocol, figures.get("protocols", {})) for name, protocol in runs.items()}
+    counts = list(_split_counts(dataset, figures.get("splits", {})))
+    counts += [count for result in results.values() for count in result.counts]
+    problems = [str(count) for count in counts if not count.matches]
+    problems += _skipped(dataset) + _overlap(dataset)
+    problems += [line for result in results.values() for line in result.problems]
+    problems += broken_images(dataset.records, progress) if images else []
+    notes = [*dataset.notes, *(note for result in results.values() for note in result.notes), *refused.values()]
+    return Report(
+        dataset.name,
+        fingerprint(dataset),
+        counts,
+        _breakdown(dataset),
+        {str(runs[name]): result.unmatched for name, result in results.items()},
+        [*dict.fromkeys(notes), *_one_view(dataset), *_sources(figures)],
+        problems,
+    )
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """Return a SHA-256 of the images' relative paths, identities and sizes; where the dataset lies does not matter."""
+    top = os.path.commonpath([os.path.dirname(record.path) for record in dataset.records])
+    rows = sorted(
+        (os.path.relpath(record.path, top).replace(os.sep, "/"), record.split, record.pid, os.path.getsize(record.path))
+        for record in dataset.records
+    )
+    return sha256(repr(rows).encode()).hexdigest()
+
+
+def broken_images(records: Iterable[Record], progress: bool = True) -> list[str]:
+    """Decode every image and return a line for each that cannot be."""
+    paths = sorted({record.path for record in records})
+    # Pillow decodes outside the interpreter's lock, so threads use all cores.
+    with _strict_decoding(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        faults = tqdm(pool.map(_fault, paths), total=len(paths), desc="decoding", unit="img", disable=not progress)
+        return [f"{path}: {fault}" for path, fault in zip(paths, faults, strict=True) if fault]
+
+
+@contextmanager
+def _strict_decoding() -> Iterator[None]:
+    before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
+    try:
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def _fault(path: str) -> str:
+    if os.path.getsize(path) == 0:
+        return "empty file, 0 bytes"
+    try:
+        with Image.open(path) as image:
+            image.load()
+    except Exception as error:  # Pillow's decoders raise whatever their format makes them
+        return f"unreadable image ({' '.join(str(error).split())})"
+    return ""
+
+
+def _published(name: str) -> dict[str, Any]:
+    return yaml.safe_load(read_text(PUBLISHED)).get(name, {})
+
+
+def _split_counts(dataset: Dataset, figures: Mapping[str, Mapping[str, Any]]) -> Iterator[Count]:
+    groups = {split: (split,) for split in dataset.splits}
+    if "query" in groups:
+        groups["test"] = ("query", "gallery")
+    for name, splits in groups.items():
+        records = dataset.split(*splits)
+        found = {"ids": len({r.pid for r in records}), "images": len(records)}
+        if any(r.captions for r in records):
+            found["captions"] = sum(len(r.captions) for r in records)
+        yield from _compare(name, found, figures.get(name, {}))
+
+
+@dataclass(frozen=True)
+class _Run:
+    counts: list[Count]
+    unmatched: dict[str, list[str]]
+    notes: tuple[str, ...]
+    problems: list[str]
+
+
+def _run(dataset: Dataset, protocol: Protocol, figures: Mapping[str, Mapping[str, Any]]) -> _Run:
+    chosen = select(protocol, dataset)
+    lost = unmatched(protocol, chosen.query, chosen.gallery)
+    text = protocol.kind == "text"
+    queries = sum(len(record.captions) for record in chosen.query) if text else len(chosen.query)
+    found = {"queries": queries, "gallery": len(chosen.gallery)}
+    if not text:
+        found["valid_queries"] = queries - sum(map(len, lost.values()))
+    said = figures.get(protocol.name, {})
+    # Benchmarks have such queries too: where their number is published, that is what to compare.
+    reasons = {} if "valid_queries" in said else lost
+    problems = [
+        f"{protocol}: {len(paths)} of {queries} queries: {why}: {_few(paths)}" for why, paths in reasons.items()
+    ]
+    return _Run(list(_compare(str(protocol), found, said)), lost, chosen.notes, problems)
+
+
+def _compare(name: str, found: Mapping[str, int], figures: Mapping[str, Any]) -> Iterator[Count]:
+    for what, number in found.items():
+        said = figures.get(what, [])
+        yield Count(f"{name} {what}", number, tuple(said) if isinstance(said, list) else (said,))
+
+
+def _breakdown(dataset: Dataset) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for split in dataset.splits:
+        records = dataset.split(split)
+        for name in ("view", "camera", "platform"):
+            counts = Counter(property_of(record, name) or "unknown" for record in records)
+            found[f"{split} {name}"] = dict(sorted(counts.items(), key=lambda item: (len(item[0]), item[0])))
+        an_id = Counter(record.pid for record in records).values()
+        found[f"{split} images an identity"] = {"least": min(an_id), "most": max(an_id)}
+    return found
+
+
+def _skipped(dataset: Dataset) -> list[str]:
+    count = len(dataset.skipped)
+    return [f"{count} images left out because of their names: {_few(dataset.skipped)}"] if count else []
+
+
+def _overlap(dataset: Dataset) -> list[str]:
+    both = {r.pid for r in dataset.split("train")} & {r.pid for r in dataset.split(*TEST)}
+    return [f"{len(both)} identities are in train and in test: {_few(sorted(both))}"] if both else []
+
+
+def _one_view(dataset: Dataset) -> list[str]:
+    views = defaultdict(set)
+    for record in dataset.split("train"):
+        views[record.pid].add(record.view)
+    single = [pid for pid, seen in views.items() if len(seen - {None}) < 2]
+    if not single or not set(View) <= set().union(*views.values()):
+        return []  # nobody expects two views of a set that has one
+    return [f"{len(single)} of {len(views)} train identities are seen from one view only: {_few(sorted(single))}"]
+
+
+def _sources(figures: Mapping[str, Any]) -> list[str]:
+    said = [figures[key] for key in ("source", "note") if key in figures]
+    return [f"published counts are those of {'; '.join(said)}"] if said else []
+
+
+def _few(items: Iterable[Any]) -> str:
+    items = list(items)
+    return ", ".join(map(str, items[:SHOWN])) + (", ..." if len(items) > SHOWN else "")

@@ -1,0 +1,185 @@
+"""Datasets by name: files on disk -> `Dataset`, a list of records and what was odd about the copy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agreid_plugin.data.attributes import AttributeSchema
+from agreid_plugin.data.datasets import (
+    ag_reid,
+    ag_reid_v2,
+    cargo,
+    cp2108,
+    csv_table,
+    folder,
+    g2aps,
+    lagper,
+    own,
+    text_sets,
+)
+from agreid_plugin.data.datasets.tree import Sides, Tree, plain
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.types import Record
+
+__all__ = ["DATASETS", "Dataset", "Sides", "Source", "dataset_name", "load"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset this package can read.
+
+    Attributes:
+        parse: reads its folder.
+        folders: what people call the folder; case and punctuation do not matter.
+        about: one line for lists.
+        cite: where it was published.
+    """
+
+    parse: Callable[..., list[Record]]
+    folders: tuple[str, ...]
+    about: str
+    cite: str
+
+
+DATASETS: dict[str, Source] = {
+    "CARGO": Source(
+        cargo.parse,
+        ("CARGO",),
+        "synthetic, 5 aerial and 8 ground cameras, day and night",
+        "Zhang et al., View-decoupled Transformer for Person Re-identification under Aerial-ground Camera Network, "
+        "CVPR 2024",
+    ),
+    "AG-ReID": Source(
+        ag_reid.parse,
+        ("AG-ReID", "AG-ReID.v1"),
+        "one UAV, one CCTV camera, 15 attributes",
+        "Nguyen et al., Aerial-Ground Person Re-ID, ICME 2023",
+    ),
+    "AG-ReID.v2": Source(
+        ag_reid_v2.parse,
+        ("AG-ReID.v2",),
+        "UAV, CCTV and wearable camera, 15 attributes",
+        "Nguyen et al., AG-ReID.v2: Bridging Aerial and Ground Views for Person Re-identification, TIFS 2024",
+    ),
+    "LAGPeR": Source(
+        lagper.parse,
+        ("LAGPeR",),
+        "7 aerial and 14 ground cameras, 7 scenes",
+        "Wang et al., SeCap: Self-Calibrating and Adaptive Prompts for Cross-view Person Re-Identification in "
+        "Aerial-Ground Networks, CVPR 2025",
+    ),
+    "G2APS-ReID": Source(
+        g2aps.parse,
+        ("G2APS-ReID", "GA-ReID"),
+        "one UAV, one ground camera, rebuilt from the person search set G2APS",
+        "Zhang et al., Ground-to-Aerial Person Search: Benchmark Dataset and Approach, ACM MM 2023; rebuilt in SeCap",
+    ),
+    "CP2108": Source(
+        cp2108.parse,
+        ("CP2108", "CP2000"),
+        "22 ground cameras, 17 UAVs, 22 attributes, captions, identities seen at two times",
+        "SVPR-ReID, AAAI 2026",
+    ),
+    "TAG-PEDES": Source(
+        text_sets.parse, ("TAG-PEDES", "dataset"), "text to image, aerial and ground", "TAG-CLIP, AAAI 2026"
+    ),
+    "CUHK-PEDES": Source(
+        text_sets.parse,
+        ("CUHK-PEDES",),
+        "text to image, ground",
+        "Li et al., Person Search with Natural Language Description, CVPR 2017",
+    ),
+    "ICFG-PEDES": Source(
+        text_sets.parse,
+        ("ICFG-PEDES",),
+        "text to image, ground",
+        "Ding et al., Semantically Self-Aligned Network for Text-to-Image Part-aware Person Re-identification, 2021",
+    ),
+    "RSTPReid": Source(
+        text_sets.parse,
+        ("RSTPReid",),
+        "text to image, ground",
+        "Zhu et al., DSSL: Deep Surroundings-person Separation Learning for Text-based Person Retrieval, ACM MM 2021",
+    ),
+    "folder": Source(folder.parse, (), "your own images, labels in file or folder names", "yours"),
+    "csv": Source(csv_table.parse, (), "your own images, labels in a CSV table", "yours"),
+}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset as found on disk.
+
+    Attributes:
+        name: one of `DATASETS`.
+        root: the folder the user named.
+        records: all images, sorted by path.
+        notes: what the user should know about this copy: layout, missing files.
+        skipped: images left out because of their names.
+        lists: list file -> the two sides of the protocol it defines.
+        groups: attribute -> values in the dataset's own order, empty if it does not define one.
+    """
+
+    name: str
+    root: str
+    records: tuple[Record, ...]
+    notes: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    lists: Mapping[str, Sides] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def split(self, *names: str) -> list[Record]:
+        """Return the records of these splits, in order."""
+        for name in names:
+            if name not in own.SPLITS:
+                raise unknown("split", name, own.SPLITS)
+        return [record for record in self.records if record.split in names]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have images, train first."""
+        present = {record.split for record in self.records}
+        return tuple(name for name in own.SPLITS if name in present)
+
+    @property
+    def schema(self) -> AttributeSchema:
+        """The attributes' order: the dataset's own, or sorted if it has none."""
+        return AttributeSchema(self.groups) if self.groups else AttributeSchema.collect(self.records)
+
+
+def dataset_name(name: str) -> str:
+    """Return a dataset's proper name, however its case and punctuation were written."""
+    by_plain = {plain(known): known for known in DATASETS}
+    if plain(name) not in by_plain:
+        raise unknown("dataset", name, DATASETS)
+    return by_plain[plain(name)]
+
+
+def load(name: str, root: str | Path, *, skip_bad_names: bool = False, **options: Any) -> Dataset:
+    """Read a dataset.
+
+    Args:
+        name: one of `DATASETS`, in any case and punctuation.
+        root: its folder or the folder containing it.
+        skip_bad_names: leave out images whose names are not the dataset's, and say so, instead of refusing.
+        options: what the dataset's parser takes besides.
+    """
+    name = dataset_name(name)
+    source = DATASETS[name]
+    known = list(inspect.signature(source.parse).parameters)[1:]
+    for option in options:
+        if option not in known:
+            raise unknown(f"{name}: option", option, known)
+    tree = Tree(name, root, source.folders, skip_bad_names)
+    if tree.file and source.parse is not csv_table.parse:
+        raise InputError(f"{tree.file} is a file; {name} needs its folder")
+    records = sorted(source.parse(tree, **options), key=lambda record: record.path)
+    if tree.skipped:
+        tree.note(f"{len(tree.skipped)} images left out because of their names, first {tree.skipped[0]}")
+    return Dataset(
+        name, str(root), tuple(records), tuple(tree.notes), tuple(tree.skipped), dict(tree.lists), dict(tree.groups)
+    )

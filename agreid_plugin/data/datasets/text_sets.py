@@ -1,0 +1,92 @@
+"""Text-to-image sets: TAG-PEDES, CUHK-PEDES, ICFG-PEDES, RSTPReid. Their annotations are JSON lists of dicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agreid_plugin.data.datasets.files import read_entries
+from agreid_plugin.data.datasets.tree import Tree
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.types import Record, View
+
+SPLITS = ("train", "val", "test")
+PATH_KEYS = ("file_path", "img_path")
+VIEWS = {0: View.AERIAL, 1: View.GROUND}  # by `cam_id`
+
+
+@dataclass(frozen=True)
+class TextSet:
+    """Where one set keeps things.
+
+    Attributes:
+        whole: names of the file annotating all splits, each entry telling its own.
+        images: folders that hold the images; the set's own folder is tried last.
+        view: the view of images that have no `cam_id`.
+    """
+
+    whole: tuple[str, ...] = ()
+    images: tuple[str, ...] = ("imgs", "images")
+    view: View | None = View.GROUND
+
+
+TEXT_SETS = {
+    "TAG-PEDES": TextSet(view=None),
+    "CUHK-PEDES": TextSet(whole=("reid_raw.json", "caption_all.json")),
+    "ICFG-PEDES": TextSet(whole=("ICFG-PEDES.json", "ICFG_PEDES.json")),
+    "RSTPReid": TextSet(whole=("data_captions.json",)),
+}
+
+
+def parse(tree: Tree) -> list[Record]:
+    """Read a text set, annotated in one file or in one a split (`{train,val,test}_reid.json`, in `anno_dir` or not)."""
+    text_set = TEXT_SETS[tree.name]
+    folders = tree.folders(*text_set.images)
+    records = []
+    for file, split in _annotations(tree, text_set).items():
+        entries = read_entries(file, [PATH_KEYS, "id", "captions", *([] if split else ["split"])])
+        paths = [next(entry[key] for key in PATH_KEYS if key in entry) for entry in entries]
+        places = {path: next((f / path for f in folders if (f / path).is_file()), None) for path in paths}
+        tree.refuse_missing(file, [path for path in paths if places[path] is None], len(paths))
+        for number, (entry, path) in enumerate(zip(entries, paths, strict=True), start=1):
+            told = _told(text_set, f"{file}: entry {number}", {"split": split, **entry})
+            records.append(Record(path=str(places[path]), tags=_tags(path), **told))
+    unseen = sum(record.view is None for record in records)
+    if unseen:
+        tree.note(f"{unseen} of {len(records)} images have no cam_id: their view is unknown")
+    return records
+
+
+def _annotations(tree: Tree, text_set: TextSet) -> dict[Path, str]:
+    """Return annotation file -> its split, the split empty when each entry tells it."""
+    for name in text_set.whole:
+        file = tree.find(name)
+        if file is not None:
+            if name != text_set.whole[0]:
+                tree.note(f"annotations read from {name}")
+            return {file: ""}
+    names = {split: (f"anno_dir/{split}_reid.json", f"{split}_reid.json") for split in SPLITS}
+    files = {split: tree.find(*names[split]) for split in SPLITS}
+    found = {file: split for split, file in files.items() if file is not None}
+    if not found:
+        tree.need(*text_set.whole, *names["train"])
+    return found
+
+
+def _told(text_set: TextSet, where: str, entry: dict[str, Any]) -> dict[str, Any]:
+    captions = [entry["captions"]] if isinstance(entry["captions"], str) else entry["captions"]
+    label = entry.get("cam_id")
+    if entry["split"] not in SPLITS:
+        raise unknown(f"{where}: split", str(entry["split"]), SPLITS)
+    if not isinstance(entry["id"], int) or not all(isinstance(caption, str) for caption in captions):
+        raise InputError(f"{where}: id has to be a whole number and captions a list of texts")
+    if label is not None and label not in VIEWS:
+        raise InputError(f"{where}: cam_id is {label!r}, expected 0 for aerial or 1 for ground")
+    view = text_set.view if label is None else VIEWS[label]
+    return {"pid": entry["id"], "split": entry["split"], "view": view, "captions": tuple(captions)}
+
+
+def _tags(path: str) -> dict[str, str]:
+    # Sets put together from others keep each under its own folder.
+    return {"source": path.split("/")[0]} if "/" in path else {}

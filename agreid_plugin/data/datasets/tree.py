@@ -1,0 +1,161 @@
+"""One dataset's folder being read: where its parts lie, what its images are called, what was odd about them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agreid_plugin.data.datasets.files import IMAGE_ENDINGS, existing, list_images, read_lines
+from agreid_plugin.errors import InputError
+from agreid_plugin.types import Record
+
+SHOWN = 3  # names spelled out in a complaint about many
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """How a dataset names its images.
+
+    Attributes:
+        pattern: matches the whole file name without its ending; folders never take part.
+        example: a good name, for complaints about bad ones.
+        fields: what a match says of the image, as keyword arguments of `Record`.
+    """
+
+    pattern: re.Pattern[str]
+    example: str
+    fields: Callable[[re.Match[str]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two sides of a protocol as a dataset's own list file names them."""
+
+    query: tuple[Record, ...]
+    gallery: tuple[Record, ...]
+
+
+def plain(name: str) -> str:
+    """Return a name without case and punctuation, so that `AG_ReID_v2` and `AG-ReID.v2` are one."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+class Tree:
+    """The folder of one dataset, and what its parser finds out about it.
+
+    Args:
+        name: the dataset, for messages.
+        root: the dataset's folder or the folder that contains it; a CSV dataset may name its file.
+        folders: what people call the dataset's folder, in any case and punctuation.
+        skip_bad_names: leave out images whose names are not the dataset's, instead of refusing.
+    """
+
+    def __init__(self, name: str, root: str | Path, folders: Iterable[str] = (), skip_bad_names: bool = False):
+        path = existing(root)
+        self.name = name
+        self.file = path if path.is_file() else None
+        self.root = path.parent if path.is_file() else path
+        self.skip_bad_names = skip_bad_names
+        self.notes: list[str] = []
+        self.skipped: list[str] = []
+        self.lists: dict[str, Sides] = {}
+        self.groups: Mapping[str, tuple[str, ...]] = {}
+        self._folders = {plain(folder) for folder in folders}
+        self._places = self._find_places()
+
+    def note(self, text: str) -> None:
+        """Remember what the user should know about this copy of the dataset, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def find(self, *names: str) -> Path | None:
+        """Return the first of `names` that exists in the dataset's folder, None without one."""
+        for place in self._places:
+            for name in names:
+                if (place / name).exists():
+                    if place != self.root:
+                        self.note(f"read from {os.path.relpath(place, self.root)}")
+                    return place / name
+        return None
+
+    def need(self, *names: str) -> Path:
+        """Return the first of `names` that exists, or say that the layout is not the dataset's."""
+        found = self.find(*names)
+        if found is None:
+            holds = ", ".join(sorted(os.listdir(self.root))[: 2 * SHOWN]) or "nothing"
+            raise InputError(f"{self.name}: no {' or '.join(names)} under {self.root}, which holds {holds}")
+        return found
+
+    def folders(self, *names: str) -> list[Path]:
+        """Return every folder called one of `names`, then the folders that may hold the dataset itself."""
+        named = [place / name for place in self._places for name in names]
+        return [folder for folder in (*named, *self._places) if folder.is_dir()]
+
+    def images(self, split: str, folder: Path) -> list[Path]:
+        """Return a split's images, sorted; an empty split is refused."""
+        paths = list_images(folder)
+        if not paths:
+            raise InputError(f"{self.name}: {split} is empty, no {' '.join(IMAGE_ENDINGS)} under {folder}")
+        return paths
+
+    def records(self, split: str, paths: Iterable[Path], grammar: Grammar) -> list[Record]:
+        """Read the images' names; those that are not the dataset's are refused, or skipped when asked to."""
+        matches = [(path, grammar.pattern.fullmatch(path.stem)) for path in paths]
+        self.refuse(split, [path for path, match in matches if not match], len(matches), grammar.example)
+        return [Record(path=str(p), split=split, **grammar.fields(match)) for p, match in matches if match]
+
+    def refuse(self, split: str, bad: list[Path], total: int, example: str) -> None:
+        """Complain about badly named images, or count them as skipped."""
+        if bad and not self.skip_bad_names:
+            first = ", ".join(path.name for path in bad[:SHOWN]) + (", ..." if len(bad) > SHOWN else "")
+            raise InputError(
+                f"{self.name}: {len(bad)} of {total} names in {split} are not like {example}: {first}; "
+                "rename them or set skip_bad_names"
+            )
+        self.skipped += map(str, bad)
+
+    def without_junk(self, records: list[Record]) -> list[Record]:
+        """Leave out images of identity -1, which are of nobody, and say how many."""
+        kept = [record for record in records if record.pid != -1]
+        if len(kept) < len(records):
+            self.note(f"{len(records) - len(kept)} images of identity -1 left out")
+        return kept
+
+    def listed(self, file: Path) -> list[str]:
+        """Return the paths a list file names, relative to the dataset's folder."""
+        return [self._inside(line) for line in read_lines(file)]
+
+    def sides(self, file: Path, records: Mapping[str, Record]) -> Sides:
+        """Return a list file's query and gallery, sorted, given the records by relative path."""
+        lines = self.listed(file)
+        skipped = {Path(path).name for path in self.skipped}
+        missing = [line for line in lines if line not in records and Path(line).name not in skipped]
+        self.refuse_missing(file, missing, len(lines))
+        chosen = [records[line] for line in sorted(lines) if line in records]
+        return Sides(
+            query=tuple(record for record in chosen if record.split == "query"),
+            gallery=tuple(record for record in chosen if record.split == "gallery"),
+        )
+
+    def refuse_missing(self, file: Path, missing: list[str], total: int) -> None:
+        """Complain about images a file names and the folder does not have."""
+        if missing:
+            raise InputError(f"{file}: {len(missing)} of its {total} images do not exist, first {missing[0]}")
+
+    def _inside(self, line: str) -> str:
+        first, _, rest = line.partition("/")
+        return self._inside(rest) if rest and plain(first) in self._folders else line
+
+    def _find_places(self) -> list[Path]:
+        inner = self._named_like_us(self.root)
+        # Archives unpacked into a folder of their own name hold the dataset one level deeper, its lists one higher.
+        deeper = [folder for place in inner for folder in self._named_like_us(place)]
+        outer = [self.root.parent] if {plain(self.root.name), plain(self.root.parent.name)} <= self._folders else []
+        return [*deeper, *inner, self.root, *outer]
+
+    def _named_like_us(self, folder: Path) -> list[Path]:
+        return sorted(path for path in folder.iterdir() if plain(path.name) in self._folders and path.is_dir())

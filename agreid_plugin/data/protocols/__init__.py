@@ -1,0 +1,189 @@
+"""Evaluation protocols: found by name, applied to a dataset, told to evaluators that know cameras alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from agreid_plugin.data.datasets import Dataset, dataset_name
+from agreid_plugin.data.datasets.tree import plain
+from agreid_plugin.data.protocols.hiding import RULES, Meta, hides, mask
+from agreid_plugin.data.protocols.matching import unmatched
+from agreid_plugin.data.protocols.reading import Filter, Protocol, passes, property_of, read_protocols
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.types import UNKNOWN, Record
+
+__all__ = [
+    "RULES",
+    "Meta",
+    "Protocol",
+    "Selection",
+    "expressible_by_camera",
+    "hidden",
+    "hidden_mask",
+    "host_camera",
+    "protocol",
+    "protocols",
+    "read_protocols",
+    "select",
+    "unmatched",
+    "usable",
+]
+
+# What papers write for any of three tasks; without punctuation and case.
+AMBIGUOUS = frozenset({"ag", "ga", "agag", "aerialground", "agreid", "crossview"})
+THREE_TASKS = {
+    "A2G": "aerial queries, ground gallery, as SeCap and ViSA",
+    "AG-both": "both directions, same-view images of others stay, as VDT",
+    "AG-cross": "both directions, the query's view is hidden, as SVPR-ReID",
+}
+# Cameras that no camera has, one a side: in an evaluator hiding same identity and camera they hide nothing.
+NOWHERE = {"query": -2, "gallery": -3}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A protocol's two sides in one dataset.
+
+    Attributes:
+        query: the query images; in a text protocol each of their captions is a query.
+        gallery: the gallery images.
+        notes: what the user should know: a list that was missing, rules that hide nothing, queries left out.
+    """
+
+    query: list[Record]
+    gallery: list[Record]
+    notes: tuple[str, ...] = ()
+
+
+@cache
+def _all_protocols() -> Mapping[str, dict[str, Protocol]]:
+    found: dict[str, dict[str, Protocol]] = {}
+    for path in sorted(Path(__file__).parent.glob("*.yml")):
+        found.update(read_protocols(path))
+    return found
+
+
+def protocols(dataset: str | Dataset) -> dict[str, Protocol]:
+    """Return a dataset's protocols by name."""
+    name = dataset.name if isinstance(dataset, Dataset) else dataset_name(dataset)
+    return dict(_all_protocols()[name])
+
+
+def protocol(dataset: str, name: str = "") -> Protocol:
+    """Return one protocol, as `protocol("CARGO", "A2G")` or by its full name, `protocol("CARGO/A2G")`."""
+    if not name:
+        dataset, _, name = dataset.partition("/")
+    known = protocols(dataset)
+    name = name.removeprefix(f"{dataset_name(dataset)}/")
+    if name in known:
+        return known[name]
+    if plain(name).removeprefix(plain(dataset)) in AMBIGUOUS:
+        tasks = [f"{task} ({what})" for task, what in THREE_TASKS.items() if task in known]
+        raise InputError(
+            f"protocol {name!r} names three tasks in the literature; "
+            f"{dataset} has {'; '.join(tasks) or 'none of them, but ' + ', '.join(known)}: choose by name"
+        )
+    raise unknown(f"{dataset_name(dataset)} protocol", name, known)
+
+
+def select(protocol: Protocol, dataset: Dataset) -> Selection:
+    """Return the query and gallery records of a protocol; an empty side is refused with the reason."""
+    notes = []
+    if protocol.list_file in dataset.lists:
+        sides = dataset.lists[protocol.list_file]
+        query, gallery = list(sides.query), list(sides.gallery)
+    elif protocol.list_file and not protocol.query:
+        raise InputError(f"{protocol}: the list file {protocol.list_file} is not under {dataset.root}")
+    else:
+        if protocol.list_file:
+            notes.append(f"{protocol}: {protocol.list_file} not found, sides made from file names")
+        query = _side(protocol, dataset, "query", protocol.query)
+        gallery = _side(protocol, dataset, "gallery", protocol.gallery)
+    if protocol.restrict:
+        query, left_out = _in_gallery(protocol, query, gallery)
+        notes += left_out
+    return Selection(query, gallery, (*notes, *_idle_rules(protocol, query, gallery)))
+
+
+def usable(dataset: Dataset) -> tuple[dict[str, Protocol], dict[str, str]]:
+    """Return the protocols that this copy of a dataset allows, and for the others the reason why not."""
+    allowed, refused = {}, {}
+    for name, candidate in protocols(dataset).items():
+        try:
+            select(candidate, dataset)
+            allowed[name] = candidate
+        except InputError as error:
+            refused[name] = str(error)
+    return allowed, refused
+
+
+def hidden(protocol: Protocol, query: Record, gallery: Record) -> bool:
+    """Say whether the protocol hides a gallery image from a query. Unknown camera, view or time never hides."""
+    return any(hides(rule, query, gallery) for rule in protocol.hide)
+
+
+def hidden_mask(protocol: Protocol, query: Meta, gallery: Meta) -> np.ndarray:
+    """Return (Q, G), True where the protocol hides the gallery image from the query: `hidden` for many at once."""
+    return mask(protocol.hide, query, gallery)
+
+
+def expressible_by_camera(protocol: Protocol) -> bool:
+    """Say whether an evaluator that hides same identity and camera, and nothing else, can run the protocol."""
+    single = protocol.hide in ((), ("same_camera_same_id",), ("same_view_same_id",))
+    return single and protocol.kind == "image"
+
+
+def host_camera(protocol: Protocol, record: Record) -> int | None:
+    """Return the camera to tell such an evaluator, so that it hides exactly what the protocol hides.
+
+    None if no camera could: rules that hide other identities too need an evaluator that knows them.
+    """
+    if not expressible_by_camera(protocol):
+        return None
+    if protocol.hide == ("same_camera_same_id",) and record.camera != UNKNOWN:
+        return record.camera
+    if protocol.hide == ("same_view_same_id",) and record.view is not None:
+        return int(record.view)
+    return NOWHERE.get(record.split, record.camera)
+
+
+def _side(protocol: Protocol, dataset: Dataset, side: str, wanted: Filter) -> list[Record]:
+    split = side if protocol.kind == "image" else "test"
+    candidates = dataset.split(split)
+    if protocol.kind == "text" and side == "query":
+        candidates = [record for record in candidates if record.captions]
+    chosen = [record for record in candidates if passes(record, wanted)]
+    if not candidates:
+        what = "images" if protocol.kind == "image" else "images with captions"
+        raise InputError(f"{protocol}: no {split} {what} under {dataset.root}")
+    if not chosen:
+        asked = ", ".join(f"{name} {' or '.join(values)}" for name, values in wanted.items())
+        found = {name: sorted({property_of(r, name) or "unknown" for r in candidates}) for name in wanted}
+        seen = "; ".join(f"{name} is {', '.join(values)}" for name, values in found.items())
+        raise InputError(f"{protocol}: none of the {len(candidates)} {split} images has {asked} ({seen})")
+    return chosen
+
+
+def _in_gallery(protocol: Protocol, query: list[Record], gallery: list[Record]) -> tuple[list[Record], list[str]]:
+    pids = {record.pid for record in gallery}
+    kept = [record for record in query if record.pid in pids]
+    if not kept:
+        raise InputError(f"{protocol}: none of the {len(query)} queries' identities is in the gallery")
+    left_out = len(query) - len(kept)
+    return kept, [f"{protocol}: {left_out} queries left out, identity not in the gallery"] if left_out else []
+
+
+def _idle_rules(protocol: Protocol, query: list[Record], gallery: list[Record]) -> list[str]:
+    """Say which rules cannot hide anything because one side does not know what they compare."""
+    sides = Meta.of(query), Meta.of(gallery)
+    notes = []
+    for rule in protocol.hide:
+        what = rule.split("_")[1]
+        if any((getattr(side, what) == UNKNOWN).all() for side in sides):
+            notes.append(f"{protocol}: no {what} is known, so {rule} hides nothing")
+    return notes

@@ -1,0 +1,85 @@
+"""Which gallery images a query must not see. What is unknown, a camera, view or time, never hides anything.
+
+Shapes: Q queries, G gallery images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from agreid_plugin.types import UNKNOWN, Record
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What the hiding rules look at, one number an image and `UNKNOWN` where nobody knows.
+
+    Attributes:
+        pid: identities.
+        camera: cameras.
+        view: views.
+        time: times of day as numbers without order.
+    """
+
+    pid: np.ndarray
+    camera: np.ndarray
+    view: np.ndarray
+    time: np.ndarray
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Meta:
+        """Collect the numbers of some records."""
+        rows = [(r.pid, r.camera, UNKNOWN if r.view is None else int(r.view), _time(r)) for r in records]
+        return cls(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
+
+    def __len__(self) -> int:
+        return len(self.pid)
+
+    def __getitem__(self, index: slice | np.ndarray | Sequence[int]) -> Meta:
+        return Meta(self.pid[index], self.camera[index], self.view[index], self.time[index])
+
+
+def _time(record: Record) -> int:
+    word = record.tags.get("time", "")
+    # The same word has to be the same number in every list of records, so it cannot be a place in one of them.
+    return int.from_bytes(blake2b(word.encode(), digest_size=7).digest(), "big") if word else UNKNOWN
+
+
+def _same(query: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    return query[:, None] == gallery[None, :]  # (Q, G)
+
+
+def _same_known(query: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    return _same(query, gallery) & (query != UNKNOWN)[:, None]
+
+
+RULES: dict[str, Callable[[Meta, Meta], np.ndarray]] = {
+    "same_camera_same_id": lambda q, g: _same(q.pid, g.pid) & _same_known(q.camera, g.camera),
+    "same_view_same_id": lambda q, g: _same(q.pid, g.pid) & _same_known(q.view, g.view),
+    "same_view": lambda q, g: _same_known(q.view, g.view),
+    "same_time": lambda q, g: _same_known(q.time, g.time),
+}
+
+
+def mask(rules: Iterable[str], query: Meta, gallery: Meta) -> np.ndarray:
+    """Return (Q, G), True where one of the rules hides the gallery image from the query."""
+    hidden = np.zeros((len(query), len(gallery)), dtype=bool)
+    for rule in rules:
+        hidden |= RULES[rule](query, gallery)
+    return hidden
+
+
+def hides(rule: str, query: Record, gallery: Record) -> bool:
+    """Say whether one rule hides one gallery image from one query: `mask` spelled out."""
+    same_id = query.pid == gallery.pid
+    if rule == "same_camera_same_id":
+        return same_id and query.camera == gallery.camera != UNKNOWN
+    if rule == "same_view_same_id":
+        return same_id and query.view is not None and query.view == gallery.view
+    if rule == "same_view":
+        return query.view is not None and query.view == gallery.view
+    return query.tags.get("time", "") == gallery.tags.get("time", "") != ""

@@ -1,0 +1,91 @@
+"""What the tests share: a tiny dataset, a small configuration, and the command run in this process."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from market import make_market
+
+from agreid_plugin.cli import main
+
+torch.set_num_threads(1)  # the networks here are too small to share out
+
+SMALL_CONFIG = {
+    "MODEL": {
+        "BACKBONE": {"DEPTH": "18x", "FEAT_DIM": 512},
+        "HEADS": {"WITH_BNNECK": True},
+        "LOSSES": {"NAME": ["CrossEntropyLoss", "TripletLoss"]},
+    },
+    "INPUT": {"SIZE_TRAIN": [32, 16], "SIZE_TEST": [32, 16]},
+    "DATALOADER": {"SAMPLER_TRAIN": "NaiveIdentitySampler", "NUM_INSTANCE": 4, "NUM_WORKERS": 0},
+    "SOLVER": {
+        "IMS_PER_BATCH": 16,
+        "MAX_EPOCH": 2,
+        "WARMUP_ITERS": 0,
+        "BASE_LR": 3e-4,
+        "STEPS": [30],
+        "CHECKPOINT_PERIOD": 1,
+        "LOG_PERIOD": 1,
+    },
+    "TEST": {"EVAL_PERIOD": 1, "IMS_PER_BATCH": 16},
+}
+
+
+@dataclass
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def market(tmp_path_factory) -> Path:
+    """A folder holding a tiny Market-1501: 8 identities to train on (48 images), 8 to test (16 queries, 32 gallery)."""
+    root = tmp_path_factory.mktemp("market")
+    make_market(root)
+    return root
+
+
+@pytest.fixture
+def config_file(tmp_path, market) -> Path:
+    """A configuration that trains on `market` in seconds."""
+    path = tmp_path / "small.yml"
+    path.write_text(yaml.safe_dump({**SMALL_CONFIG, "DATASETS": {"ROOT": str(market)}}))
+    return path
+
+
+@pytest.fixture
+def fastreid_command(capfd):
+    """Run the `fastreid` command in this process."""
+
+    def run(*argv: object) -> Outcome:
+        logging.getLogger("fastreid").handlers.clear()  # those of an earlier run write to its own folder
+        _forget_host_loggers()
+        capfd.readouterr()
+        code = main([str(argument) for argument in argv])
+        out, err = capfd.readouterr()
+        return Outcome(code, out, err)
+
+    yield run
+    logging.getLogger("fastreid").handlers.clear()
+
+
+def _forget_host_loggers() -> None:
+    from fastreid.utils.logger import setup_logger
+
+    setup_logger.cache_clear()
+
+
+def assert_one_line(outcome: Outcome, *words: str) -> None:
+    """The command refused its input as it should: exit code 2, one line, saying the words."""
+    assert outcome.code == 2, outcome
+    lines = outcome.err.strip().splitlines()
+    assert len(lines) == 1, outcome.err
+    assert lines[0].startswith("fastreid: error: ")
+    for word in words:
+        assert word in lines[0]

@@ -1,0 +1,210 @@
+"""Each repair of the host: the fault is gone, and gone for the reason given."""
+
+import importlib
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from fastreid.config import get_cfg
+from fastreid.solver import build_optimizer
+from PIL import Image
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid import compat
+
+
+@pytest.fixture
+def flat_buffer_optimizer(monkeypatch):
+    """The host's own optimizer: as if the repair had been reverted."""
+    solver = importlib.import_module("fastreid.solver.build")
+    patched = {name: getattr(solver, name) for name in ("build_optimizer", "get_default_optimizer_params")}
+    importlib.reload(solver)
+    native = solver.build_optimizer
+    for module in ("fastreid.solver", "fastreid.engine.defaults"):
+        monkeypatch.setattr(importlib.import_module(module), "build_optimizer", native)
+    yield native
+    for name, function in patched.items():
+        setattr(solver, name, function)
+
+
+@pytest.mark.parametrize("patch", compat.PATCHES, ids=lambda patch: patch.name)
+def test_fault_is_gone(patch):
+    assert not patch.needed()
+
+
+def test_applying_again_changes_nothing():
+    before = (dict(compat.applied()), build_optimizer)
+    compat.apply("before")
+    compat.apply("after")
+    assert (dict(compat.applied()), importlib.import_module("fastreid.solver").build_optimizer) == before
+
+
+def test_every_patch_says_why():
+    for patch in compat.PATCHES:
+        assert len(patch.reason) > 20
+        assert patch.stage in ("before", "after")
+
+
+def one_step(optimizer, model) -> float:
+    optimizer.zero_grad()
+    model(torch.ones(1, 3)).sum().backward()
+    before = model.weight.detach().clone()
+    optimizer.step()
+    return (model.weight - before).abs().max().item()
+
+
+def test_the_hosts_own_optimizer_changes_no_weight(flat_buffer_optimizer):
+    model = torch.nn.Linear(3, 2)
+    optimizer, _ = flat_buffer_optimizer(get_cfg(), model)
+    assert one_step(optimizer, model) == 0
+    (patch,) = [patch for patch in compat.PATCHES if patch.name == "optimizer_without_flat_buffer"]
+    assert patch.needed()
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_the_repaired_optimizer_moves_weights(name):
+    cfg = get_cfg()
+    cfg.SOLVER.OPT = name
+    model = torch.nn.Linear(3, 2)
+    optimizer, _ = build_optimizer(cfg, model)
+    assert one_step(optimizer, model) > 0
+
+
+def test_parameters_share_groups_by_rate_and_decay():
+    cfg = get_cfg()
+    cfg.SOLVER.BIAS_LR_FACTOR = 2.0
+    cfg.SOLVER.WEIGHT_DECAY_NORM = 0.0
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+    optimizer, _ = build_optimizer(cfg, model)
+    groups = {(g["lr"], g["weight_decay"]): len(g["params"]) for g in optimizer.param_groups}
+    # two linear weights; three biases at twice the rate; the norm's weight without decay
+    assert groups == {(3e-4, 5e-4): 2, (6e-4, 5e-4): 3, (3e-4, 0.0): 1}
+
+
+def test_parameters_without_gradient_do_not_decay():
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "idle": torch.nn.Linear(3, 2)})
+    optimizer, _ = build_optimizer(get_cfg(), model)
+    idle = model["idle"].weight.detach().clone()
+    model["used"](torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert torch.equal(model["idle"].weight, idle)
+
+
+def test_images_of_the_caller_stay_as_they_are():
+    from fastreid.modeling.meta_arch import Baseline
+
+    model = Baseline(
+        backbone=torch.nn.Identity(), heads=torch.nn.Flatten(), pixel_mean=[1.0] * 3, pixel_std=[2.0] * 3
+    ).eval()
+    images = torch.full((1, 3, 1, 1), 5.0)
+    first, second = model({"images": images}), model({"images": images})
+    assert first.tolist() == second.tolist() == [[2.0, 2.0, 2.0]]  # (5 - 1) / 2, both times
+    assert images.unique().tolist() == [5.0]
+
+
+def test_affine_augmentation_builds_and_runs():
+    from fastreid.data.transforms import build_transforms
+
+    cfg = get_cfg()
+    cfg.INPUT.AFFINE.ENABLED = True
+    assert build_transforms(cfg, is_train=True)(Image.new("RGB", (8, 8))).shape == (3, 256, 128)
+
+
+def test_black_and_white_image_becomes_gray():
+    from fastreid.data.transforms import ToTensor
+
+    assert ToTensor()(Image.new("1", (2, 2), 1)).unique().tolist() == [255.0]
+
+
+def test_short_galleries_are_ranked():
+    from fastreid.evaluation.rank import evaluate_rank
+
+    cmc, precision, inverse_penalty = evaluate_rank(
+        np.array([[0.1, 0.2], [0.1, 0.2]]), np.array([0, 1]), np.array([0, 1]), np.array([0, 0]), np.array([1, 1])
+    )
+    assert cmc[:2].tolist() == [0.5, 1.0]
+    assert len(cmc) == 50
+    assert precision == [1.0, 0.5]
+    assert inverse_penalty == [1.0, 0.5]
+
+
+def test_no_answerable_query_is_one_line():
+    from fastreid.evaluation.rank import evaluate_rank
+
+    with pytest.raises(InputError, match="none of the 1 queries has a match in the gallery"):
+        evaluate_rank(np.zeros((1, 1)), np.array([0]), np.array([0]), np.array([1]), np.array([1]))
+
+
+def test_roc_calls_pairs_of_one_person_positive():
+    from fastreid.evaluation.roc import evaluate_roc
+
+    scores, labels = evaluate_roc(
+        np.array([[0.1, 0.9]]), np.array([0]), np.array([0, 1]), np.array([0]), np.array([1, 1])
+    )
+    assert dict(zip(labels.tolist(), scores.tolist(), strict=True)) == {1.0: -0.1, 0.0: -0.9}
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_reranking_runs_on_a_cpu_and_on_few_images(count):
+    from fastreid.utils.compute_dist import build_dist
+
+    features = torch.nn.functional.normalize(torch.randn(count, 8, generator=torch.Generator().manual_seed(0)))
+    distances = build_dist(features, features, "jaccard", k1=20, k2=6)
+    assert distances.shape == (count, count)
+    assert np.allclose(np.diag(distances), 0, atol=1e-5)
+    assert np.isfinite(distances).all()
+
+
+def test_modes_come_back_after_an_error_and_frozen_layers_stay_frozen():
+    from fastreid.evaluation import inference_context
+
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+    model[0].eval()
+    seen = []
+
+    def fail_in_context():
+        with inference_context(model):
+            seen.append(model[1].training)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail_in_context()
+    assert seen == [False]
+    assert (model.training, model[0].training, model[1].training) == (True, False, True)
+
+
+class Harmful:
+    def __reduce__(self):
+        return (open, ("harm.txt", "w"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"model": {"w": torch.ones(1)}, "epoch": 3}, {"w": torch.ones(1)}, {"state_dict": {"w": torch.ones(1)}}],
+    ids=["host", "plain", "state_dict"],
+)
+def test_checkpoints_of_three_shapes_are_read(tmp_path, content):
+    torch.save(content, tmp_path / "a.pth")
+    assert compat.read_checkpoint(str(tmp_path / "a.pth"))["model"]["w"].item() == 1
+
+
+@pytest.mark.parametrize("kind", ["pickle", "torch"])
+def test_code_in_a_checkpoint_does_not_run(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    if kind == "pickle":
+        (tmp_path / "a.pth").write_bytes(pickle.dumps({"model": Harmful()}))
+    else:
+        torch.save({"model": Harmful()}, "a.pth")
+    with pytest.raises(InputError, match="can run code"):
+        compat.read_checkpoint("a.pth")
+    assert not (tmp_path / "harm.txt").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04broken"])
+def test_a_damaged_checkpoint_is_one_line(tmp_path, content):
+    path = tmp_path / "a.pth"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.pth") as error:
+        compat.read_checkpoint(str(path))
+    assert "\n" not in str(error.value)

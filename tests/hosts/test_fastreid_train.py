@@ -1,0 +1,209 @@
+"""The host's own models train, evaluate, resume and predict on a CPU, through the command and without it."""
+
+import json
+import logging
+
+import pytest
+import torch
+from conftest import assert_one_line
+from fastreid.engine import DefaultPredictor, DefaultTrainer, default_setup
+from test_fastreid_compat import flat_buffer_optimizer  # noqa: F401 - a fixture
+
+from agreid_plugin.hosts.fastreid.config import load_config
+
+VIT = [
+    *("MODEL.BACKBONE.NAME", "build_vit_backbone", "MODEL.BACKBONE.DEPTH", "small", "MODEL.BACKBONE.FEAT_DIM", 768),
+    *("MODEL.HEADS.POOL_LAYER", "Identity"),
+]
+
+
+def metrics(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.json").read_text().splitlines()]
+
+
+def losses(folder) -> list[float]:
+    return [line["total_loss"] for line in metrics(folder) if "total_loss" in line]
+
+
+def weights(path) -> dict[str, torch.Tensor]:
+    return torch.load(path, weights_only=True)["model"]
+
+
+@pytest.mark.parametrize("model", [[], VIT], ids=["resnet", "vit"])
+def test_training_through_the_command(fastreid_command, config_file, tmp_path, model):
+    run = tmp_path / "run"
+    options = ["SOLVER.MAX_EPOCH", 4, "SOLVER.CHECKPOINT_PERIOD", 0, *model]
+    outcome = fastreid_command("train", "--config", config_file, "--output", run, *options)
+    assert outcome.code == 0, outcome.err
+    history = losses(run)
+    assert len(history) == 12  # 4 epochs of 48 // 16 iterations
+    assert sum(history[-3:]) < 0.9 * sum(history[:3])
+    files = {path.name for path in run.iterdir()}
+    assert {"config.yaml", "log.txt", "metrics.json", "run_card.json", "model_best.pth", "model_final.pth"} <= files
+
+
+def test_every_weight_moves(fastreid_command, config_file, tmp_path):
+    run = tmp_path / "run"
+    fastreid_command("train", "--config", config_file, "--output", run)
+    first, last = weights(run / "model_0000.pth"), weights(run / "model_final.pth")
+    still = {name for name in first if torch.equal(first[name], last[name])}
+    assert still == {"heads.bottleneck.0.bias"}  # frozen by the host
+
+
+def test_progress_lines_tell_loss_accuracy_rate_speed_and_time(fastreid_command, config_file, tmp_path):
+    outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "run")
+    lines = [line for line in outcome.out.splitlines() if "iteration 6/6" in line]
+    assert len(lines) == 1
+    for word in ("epoch 2", "total_loss", "loss_cls", "loss_triplet", "accuracy", "lr 3.00e-04", "images/s", "left"):
+        assert word in lines[0]
+
+
+def test_run_card_tells_what_the_run_was_made_of(fastreid_command, config_file, tmp_path):
+    run = tmp_path / "run"
+    fastreid_command("train", "--config", config_file, "--output", run, "SEED", 11, "SOLVER.MAX_EPOCH", 1)
+    card = json.loads((run / "run_card.json").read_text())
+    assert card["seed"] == 11
+    assert card["versions"]["torch"] == torch.__version__
+    assert "optimizer_without_flat_buffer" in card["patches"]
+    assert card["config"]["SOLVER"]["MAX_EPOCH"] == 1
+    assert card["config"]["MODEL"]["HEADS"]["NUM_CLASSES"] == 8
+    assert card["processes"] == 1
+
+
+def test_tensorboard_holds_losses_and_the_final_evaluation(fastreid_command, config_file, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tmp_path / "run"
+    fastreid_command("train", "--config", config_file, "--output", run)
+    events = EventAccumulator(str(run))
+    events.Reload()
+    assert len(events.Scalars("total_loss")) == 6
+    assert [event.step for event in events.Scalars("mAP")] == [2, 5]
+
+
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_weights_move_with_mixed_precision(fastreid_command, config_file, tmp_path, on_cpu):
+    run = tmp_path / "run"
+    amp = ["SOLVER.AMP.ENABLED", True, "SOLVER.AMP.ON_CPU", on_cpu, "SOLVER.MAX_EPOCH", 1]
+    outcome = fastreid_command("train", "--config", config_file, "--output", run, *amp)
+    assert outcome.code == 0, outcome.err
+    assert next(line["changed_weights"] for line in metrics(run) if "changed_weights" in line) > 50
+    assert ("mixed precision is off" in outcome.out) == (not on_cpu)
+
+
+def test_one_seed_one_result(fastreid_command, config_file, tmp_path):
+    results = {}
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        fastreid_command(
+            "train", "--config", config_file, "--output", tmp_path / name, "SEED", seed, "SOLVER.MAX_EPOCH", 1
+        )
+        results[name] = losses(tmp_path / name)
+    assert results["a"] == results["b"] != results["c"]
+
+
+def test_resume_goes_on_where_the_run_stopped(fastreid_command, config_file, tmp_path):
+    run = tmp_path / "run"
+    train = ["train", "--config", config_file, "--output", run]
+    assert fastreid_command(*train, "SOLVER.MAX_EPOCH", 1).code == 0
+    assert_one_line(fastreid_command(*train), "holds a run already", "--resume")
+    outcome = fastreid_command(*train, "--resume")
+    assert outcome.code == 0, outcome.err
+    assert "Starting training from epoch 1" in outcome.out
+    assert [line["iteration"] for line in metrics(run) if "total_loss" in line] == [0, 1, 2, 3, 4, 5]
+    assert weights(run / "model_final.pth")["heads.weight"].shape == (8, 512)
+
+
+def test_evaluation_of_a_checkpoint_repeats_the_runs_result(fastreid_command, config_file, tmp_path):
+    run = tmp_path / "run"
+    fastreid_command("train", "--config", config_file, "--output", run)
+    trained = [line for line in metrics(run) if "mAP" in line][-1]
+    outcome = fastreid_command(
+        "eval", "--config-file", config_file, "--weights", run / "model_final.pth", "--output", tmp_path / "eval"
+    )
+    assert outcome.code == 0, outcome.err
+    assert f"{trained['mAP']:.2f}" in outcome.out
+    assert "loaded" in outcome.out
+
+
+def test_evaluation_options_of_the_host_run(fastreid_command, config_file, tmp_path):
+    run = tmp_path / "run"
+    options = ["TEST.RERANK.ENABLED", True, "TEST.ROC.ENABLED", True, "TEST.FLIP.ENABLED", True]
+    options += ["TEST.AQE.ENABLED", True, "TEST.METRIC", "euclidean", "SOLVER.MAX_EPOCH", 1]
+    assert fastreid_command("train", "--config", config_file, "--output", run, *options).code == 0
+    last = [line for line in metrics(run) if "mAP" in line][-1]
+    assert {"Rank-1", "Rank-5", "Rank-10", "mAP", "mINP", "TPR@FPR=1e-02"} <= set(last)
+    assert 0 <= last["TPR@FPR=1e-02"] <= 1
+
+
+@pytest.mark.parametrize(
+    "name", ["TrainingSampler", "NaiveIdentitySampler", "BalancedIdentitySampler", "ImbalancedDatasetSampler"]
+)
+def test_samplers_of_the_host(fastreid_command, config_file, tmp_path, name):
+    run = tmp_path / "run"
+    options = ["DATALOADER.SAMPLER_TRAIN", name, "SOLVER.MAX_EPOCH", 1]
+    assert fastreid_command("train", "--config", config_file, "--output", run, *options).code == 0
+    assert len(losses(run)) == 3
+
+
+def test_two_processes_train_and_evaluate(fastreid_command, config_file, tmp_path):
+    run = tmp_path / "run"
+    outcome = fastreid_command("train", "--config", config_file, "--output", run, "--num-processes", 2)
+    assert outcome.code == 0, outcome.err
+    assert json.loads((run / "run_card.json").read_text())["processes"] == 2
+    assert len(losses(run)) == 6
+    assert len([line for line in metrics(run) if "mAP" in line]) == 2
+    assert "World size: 2" in (run / "log.txt.rank1").read_text()
+
+
+def test_an_error_in_one_of_two_processes_is_one_line(fastreid_command, config_file, tmp_path):
+    outcome = fastreid_command(
+        "train", "--config", config_file, "--output", tmp_path / "run", "--num-processes", 2, "SOLVER.IMS_PER_BATCH", 17
+    )
+    assert outcome.code == 2
+    assert outcome.err.strip().splitlines()[-1] == (
+        "fastreid: error: SOLVER.IMS_PER_BATCH 17 does not divide by the 2 processes"
+    )
+    assert "Traceback" not in outcome.err
+
+
+def test_the_hosts_stock_trainer_learns_and_its_predictor_predicts(config_file, market, tmp_path, monkeypatch):
+    monkeypatch.setattr("fastreid.data.build._root", str(market))
+    logging.getLogger("fastreid").handlers.clear()
+    cfg = load_config(config_file, ["OUTPUT_DIR", str(tmp_path / "run"), "MODEL.DEVICE", "cpu"])
+    default_setup(cfg, None)
+    trainer = DefaultTrainer(cfg)
+    before = trainer.model.heads.weight.detach().clone()
+    results = trainer.train()
+    assert not torch.equal(before, trainer.model.heads.weight)
+    assert set(results) >= {"Rank-1", "mAP", "mINP"}
+
+    cfg.MODEL.HEADS.NUM_CLASSES = 8
+    cfg.MODEL.WEIGHTS = str(tmp_path / "run" / "model_final.pth")
+    predictor = DefaultPredictor(cfg)
+    image = torch.full((1, 3, 32, 16), 100.0)
+    first, second = predictor(image), predictor(image)
+    assert first.shape == (1, 512)
+    assert torch.equal(first, second)
+
+
+def test_the_guard_stops_a_run_that_changes_nothing(fastreid_command, config_file, tmp_path, flat_buffer_optimizer):  # noqa: F811
+    outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "run")
+    assert_one_line(outcome, "the first optimizer step changed none of 62 weights", "flat buffer on torch >= 2")
+
+
+def test_the_guard_names_a_learning_rate_of_zero(fastreid_command, config_file, tmp_path):
+    outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "run", "SOLVER.BASE_LR", 0)
+    assert_one_line(outcome, "changed none of", "the learning rate is 0")
+
+
+def test_the_guard_waits_for_a_warm_up_from_zero(fastreid_command, config_file, tmp_path):
+    run = tmp_path / "run"
+    warm_up = ["SOLVER.WARMUP_FACTOR", 0, "SOLVER.WARMUP_ITERS", 2, "SOLVER.MAX_EPOCH", 1]
+    assert fastreid_command("train", "--config", config_file, "--output", run, *warm_up).code == 0
+    assert [line["iteration"] for line in metrics(run) if "changed_weights" in line] == [1]
+
+
+def test_expected_results_are_verified(fastreid_command, config_file, tmp_path):
+    expected = ["TEST.EXPECTED_RESULTS", "[['Market1501', 'mAP', -50.0, 1.0]]", "SOLVER.MAX_EPOCH", 1]
+    with pytest.raises(SystemExit, match="1"):
+        fastreid_command("train", "--config", config_file, "--output", tmp_path / "run", *expected)

@@ -1,0 +1,106 @@
+"""The command itself: help, and the one line for what cannot be done."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import assert_one_line
+
+from agreid_plugin.cli.main import build_parser, input_error_in
+from agreid_plugin.errors import InputError
+
+
+def test_config_file_that_does_not_exist(fastreid_command):
+    assert_one_line(fastreid_command("train", "--config", "nope.yml"), "config file nope.yml does not exist")
+
+
+def test_misspelt_key(fastreid_command, config_file):
+    config_file.write_text(config_file.read_text() + "MODLE: {DEVICE: cpu}\n")
+    outcome = fastreid_command("train", "--config", config_file)
+    assert_one_line(outcome, str(config_file), "key MODLE unknown (did you mean MODEL?)")
+
+
+def test_dataset_that_does_not_exist(fastreid_command, config_file, tmp_path):
+    train = ["train", "--config", config_file, "--output", tmp_path / "run"]
+    assert_one_line(
+        fastreid_command(*train, "DATASETS.ROOT", tmp_path / "no"), "dataset Market1501 cannot be read", "no"
+    )
+
+
+def test_more_gpus_than_there_are(fastreid_command, config_file, tmp_path):
+    outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "run", "--num-gpus", 64)
+    assert_one_line(outcome, "--num-gpus 64, but this machine has", "--num-processes")
+
+
+def test_output_folder_that_cannot_be_written(fastreid_command, config_file, tmp_path):
+    (tmp_path / "file").write_text("kept")
+    outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "file" / "run")
+    assert_one_line(outcome, "output folder", "cannot be written")
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["trian"], ["'trian' unknown (did you mean train?)"]),
+        (["train"], ["--config", "see 'fastreid train --help'"]),
+        (["list", "dataset"], ["did you mean datasets?"]),
+        (["train", "--config", "a.yml", "--num-gpus", "zero"], ["--num-gpus", "zero"]),
+        (["train", "--config", "a.yml", "--num-gpus", "0"], ["--num-gpus is 0"]),
+        (["train", "--config", "a.yml", "--num-machines", "2"], ["--num-machines needs --dist-url"]),
+        (["train", "--config", "a.yml", "--machine-rank", "1"], ["--machine-rank is 1, but must be 0 to 0"]),
+        (["train", "--config", "a.yml", "--gpus", "1"], ["unrecognized arguments: --gpus"]),
+        ([], ["COMMAND"]),
+    ],
+)
+def test_arguments_that_make_no_sense(fastreid_command, argv, words):
+    assert_one_line(fastreid_command(*argv), *words)
+
+
+def test_evaluation_without_weights(fastreid_command, config_file):
+    assert_one_line(fastreid_command("eval", "--config", config_file), "weight file", "--weights")
+
+
+def test_help_of_every_command_has_text():
+    commands = next(a for a in build_parser()._subparsers._group_actions).choices
+    assert {"train", "eval", "list", "doctor"} <= set(commands)
+    for name, parser in commands.items():
+        text = parser.format_help()
+        assert f"fastreid {name}" in text
+    assert "examples:" in commands["train"].format_help()
+
+
+def test_doctor_finds_a_sound_installation(fastreid_command):
+    outcome = fastreid_command("doctor")
+    assert outcome.code == 0
+    assert "FAIL" not in outcome.out
+    assert "optimizer_without_flat_buffer" in outcome.out
+    assert "changes the weights" in outcome.out
+
+
+def test_list_shows_the_hosts_parts_and_our_keys(fastreid_command):
+    out = fastreid_command("list").out
+    for word in (
+        "Baseline",
+        "build_vit_backbone",
+        "EmbeddingHead",
+        "Market1501",
+        "TripletLoss",
+        "SOLVER.LEARNING_GUARD",
+    ):
+        assert word in out
+    assert "Market1501" not in fastreid_command("list", "keys").out
+
+
+def test_module_is_the_same_command():
+    result = subprocess.run([sys.executable, "-m", "agreid_plugin", "--version"], capture_output=True, text=True)
+    assert result.stdout.startswith("agreid-plugin ")
+
+
+def test_an_error_from_a_worker_is_found_in_its_traceback():
+    caught = InputError(
+        "Caught InputError in DataLoader worker process 0.\nTraceback ...\nx.InputError: image a.jpg is bad\n"
+    )
+    assert input_error_in(caught) == "image a.jpg is bad"
+    assert input_error_in(InputError("plain")) == "plain"
+    assert input_error_in(RuntimeError("boom")) is None
