@@ -398,7 +398,7 @@ def read_checkpoint(path: str) -> dict:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
-            f"{path} was not loaded: it holds more than tensors and plain values, or is damaged (a file that holds more "
+            f"{path} was not loaded: it holds more than tensors and plain values, or is damaged (one that holds more "
             "can run code); save its state dict alone"
         ) from None
     except (RuntimeError, EOFError, ValueError, OSError) as error:
