@@ -20,7 +20,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         epilog=EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    kinds = ("architectures", "backbones", "heads", "datasets", "losses", "samplers", "keys")
+    kinds = ("architectures", "backbones", "heads", "datasets", "losses", "transforms", "samplers", "keys")
     parser.add_argument("kind", nargs="?", choices=kinds, metavar="KIND", help=f"one of {', '.join(kinds)}")
     parser.set_defaults(run=_list)
 

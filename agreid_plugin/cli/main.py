@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from agreid_plugin import __version__
-from agreid_plugin.cli import doctor, listing, runs
+from agreid_plugin.cli import data, doctor, listing, report, runs
 from agreid_plugin.errors import InputError, did_you_mean
 
-COMMANDS = (runs, listing, doctor)
+COMMANDS = (runs, report, data, listing, doctor)
 """Modules that each add their sub-commands with `add_to(subparsers)`."""
 
 
@@ -49,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = build_parser().parse_args(argv)
         return args.run(args) or 0
+    except BrokenPipeError:  # `fastreid list | head` has read enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - or Python complains once more at exit
+        return 0
     except KeyboardInterrupt:
         print("fastreid: interrupted", file=sys.stderr)
         return 130

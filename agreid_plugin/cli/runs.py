@@ -14,6 +14,9 @@ TRAIN_EXAMPLES = """examples:
 """
 EVAL_EXAMPLES = """examples:
   fastreid eval --config runs/mine/config.yaml --weights runs/mine/model_best.pth
+  fastreid eval --config my.yml --weights best.pth --protocols A2G AG-both --bootstrap 1000
+  fastreid eval --config my.yml --weights best.pth --save-features feats.npz
+  fastreid eval --config my.yml --features feats.npz --rerank
   fastreid eval --config my.yml --weights best.pth DATASETS.TESTS "('Market1501',)"
 """
 
@@ -33,6 +36,18 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     )
     _add_common(evaluation)
     evaluation.add_argument("--weights", metavar="FILE", help="checkpoint to evaluate (default: MODEL.WEIGHTS)")
+    evaluation.add_argument(
+        "--protocols", nargs="+", metavar="P", help="protocols to compute (default: TEST.PROTOCOLS)"
+    )
+    evaluation.add_argument("--rerank", action="store_true", help="re-rank by shared neighbors (TEST.RERANK)")
+    evaluation.add_argument(
+        "--bootstrap", type=int, metavar="N", help="confidence intervals from N draws of identities"
+    )
+    evaluation.add_argument(
+        "--calibrate", action="store_true", help="save same-person thresholds beside the checkpoint"
+    )
+    evaluation.add_argument("--save-features", metavar="NPZ", help="keep the extracted features in a file")
+    evaluation.add_argument("--features", metavar="NPZ", help="evaluate such a file: no weights, no images needed")
     _add_overrides(evaluation)
     evaluation.set_defaults(run=_evaluate, eval_only=True)
 
@@ -66,8 +81,8 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in ("num_gpus", "num_processes", "num_machines"):
-        value = getattr(args, name)
+    for name in ("num_gpus", "num_processes", "num_machines", "bootstrap"):
+        value = getattr(args, name, None)
         if value is not None and value < 1:
             raise InputError(f"--{name.replace('_', '-')} is {value}, but must be 1 or more")
     if args.num_machines > 1 and not args.dist_url:

@@ -192,10 +192,13 @@ def _run(dataset: Dataset, protocol: Protocol, figures: Mapping[str, Mapping[str
     said = figures.get(protocol.name, {})
     # Benchmarks have such queries too: where their number is published, that is what to compare.
     reasons = {} if "valid_queries" in said else lost
-    problems = [
-        f"{protocol}: {len(paths)} of {queries} queries: {why}: {_few(paths)}" for why, paths in reasons.items()
-    ]
-    return _Run(list(_compare(str(protocol), found, said)), lost, chosen.notes, problems)
+    lines = {
+        why: f"{protocol}: {len(paths)} of {queries} queries: {why}: {_few(paths)}" for why, paths in reasons.items()
+    }
+    # Whoever was seen at one time only has no match at another: that is the protocol, not the copy.
+    notes = [line for why, line in lines.items() if "same_time" in why]
+    problems = [line for line in lines.values() if line not in notes]
+    return _Run(list(_compare(str(protocol), found, said)), lost, (*chosen.notes, *notes), problems)
 
 
 def _compare(name: str, found: Mapping[str, int], figures: Mapping[str, Any]) -> Iterator[Count]:

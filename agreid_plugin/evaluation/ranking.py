@@ -1,6 +1,9 @@
-"""Where each query's true matches stand in its ranking, and the three numbers that follow.
+"""Where each query's true matches stand in its ranking, and the numbers that follow.
 
-Shapes: Q queries, G gallery images.
+Equal distances are resolved against the query, everywhere: a match stands behind every stranger at its distance, so
+that constant features never look good and the order of the gallery never matters.
+
+Shapes: Q queries, G gallery images, M matches.
 """
 
 from __future__ import annotations
@@ -8,6 +11,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+
+FEW = 24  # up to so many limits, counting each is faster than sorting the row
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What follows from the ranks of the matches, one entry a group of matches, groups in rising order.
+
+    Attributes:
+        group: the group, a query's row for example.
+        precision: average precision.
+        inverse_penalty: matches divided by the rank of the last match (INP).
+        first: rank of the first match, from 1.
+    """
+
+    group: np.ndarray
+    precision: np.ndarray
+    inverse_penalty: np.ndarray
+    first: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -27,19 +49,32 @@ class Ranking:
     inverse_penalty: np.ndarray
 
 
-def match_ranks(distances: np.ndarray, is_match: np.ndarray) -> np.ndarray:
-    """Return the ranks, from 1, of one query's matches among its gallery.
+def count_within(distances: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Return for each limit how many of the distances are not above it."""
+    if len(limits) <= FEW:
+        return np.array([np.count_nonzero(distances <= limit) for limit in limits], dtype=np.int64)
+    return np.searchsorted(np.sort(distances), limits, side="right")
 
-    Equal distances are resolved against the query: a match stands behind every stranger at its distance, so that
-    constant features never look good and the order of the gallery never matters.
+
+def score(groups: np.ndarray, strangers: np.ndarray) -> Scores:
+    """Score each group of matches.
+
+    Args:
+        groups: (M,) the group of each match, in any order.
+        strangers: (M,) how many strangers stand before each match.
     """
-    matches = np.sort(distances[is_match])
-    strangers = np.sort(distances[~is_match])
-    return np.searchsorted(strangers, matches, side="right") + np.arange(1, len(matches) + 1)
+    order = np.lexsort((strangers, groups))
+    groups, strangers = groups[order], strangers[order]
+    starts = np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1))
+    counts = np.diff(starts, append=len(groups))
+    place = np.arange(len(groups)) - np.repeat(starts, counts) + 1
+    ranks = strangers + place
+    precision = np.add.reduceat(place / ranks, starts) / counts
+    return Scores(groups[starts], precision, counts / ranks[starts + counts - 1], ranks[starts])
 
 
 def rank(distances: np.ndarray, is_match: np.ndarray, hidden: np.ndarray, max_rank: int = 50) -> Ranking:
-    """Rank every query's gallery by distance.
+    """Rank every query's gallery by distance, given whole matrices; `evaluate` does without them.
 
     Args:
         distances: (Q, G), small is similar.
@@ -47,14 +82,14 @@ def rank(distances: np.ndarray, is_match: np.ndarray, hidden: np.ndarray, max_ra
         hidden: (Q, G) whether the gallery image is left out for this query.
         max_rank: length of the CMC curve.
     """
-    valid = (is_match & ~hidden).any(axis=1)
-    first = np.zeros(max_rank + 1)
-    precision, inverse_penalty = [], []
-    for row in np.flatnonzero(valid):
-        kept = ~hidden[row]
-        ranks = match_ranks(distances[row, kept], is_match[row, kept])
-        first[min(ranks[0], max_rank + 1) - 1] += 1
-        precision.append(np.mean(np.arange(1, len(ranks) + 1) / ranks))
-        inverse_penalty.append(len(ranks) / ranks[-1])
-    cmc = np.cumsum(first[:max_rank]) / max(valid.sum(), 1)
-    return Ranking(valid, cmc, np.array(precision), np.array(inverse_penalty))
+    visible = is_match & ~hidden
+    valid = visible.any(axis=1)
+    counted = [
+        count_within(distances[row, ~(is_match[row] | hidden[row])], distances[row, visible[row]])
+        for row in np.flatnonzero(valid)
+    ]
+    strangers = np.concatenate([np.empty(0, dtype=np.int64), *counted])
+    scores = score(np.nonzero(visible)[0], strangers)
+    found = np.bincount(np.minimum(scores.first, max_rank + 1) - 1, minlength=max_rank + 1)
+    cmc = np.cumsum(found[:max_rank]) / max(valid.sum(), 1)
+    return Ranking(valid, cmc, scores.precision, scores.inverse_penalty)

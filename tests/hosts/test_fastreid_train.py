@@ -11,6 +11,7 @@ from test_fastreid_compat import flat_buffer_optimizer  # noqa: F401 - a fixture
 
 from agreid_plugin.hosts.fastreid.config import load_config
 
+MAP = "Market1501/ALL/mAP"
 VIT = [
     *("MODEL.BACKBONE.NAME", "build_vit_backbone", "MODEL.BACKBONE.DEPTH", "small", "MODEL.BACKBONE.FEAT_DIM", 768),
     *("MODEL.HEADS.POOL_LAYER", "Identity"),
@@ -78,7 +79,7 @@ def test_tensorboard_holds_losses_and_the_final_evaluation(fastreid_command, con
     events = EventAccumulator(str(run))
     events.Reload()
     assert len(events.Scalars("total_loss")) == 6
-    assert [event.step for event in events.Scalars("mAP")] == [2, 5]
+    assert [event.step for event in events.Scalars(MAP)] == [2, 5]
 
 
 @pytest.mark.parametrize("on_cpu", [False, True])
@@ -116,23 +117,32 @@ def test_resume_goes_on_where_the_run_stopped(fastreid_command, config_file, tmp
 def test_evaluation_of_a_checkpoint_repeats_the_runs_result(fastreid_command, config_file, tmp_path):
     run = tmp_path / "run"
     fastreid_command("train", "--config", config_file, "--output", run)
-    trained = [line for line in metrics(run) if "mAP" in line][-1]
+    trained = [line for line in metrics(run) if MAP in line][-1]
     outcome = fastreid_command(
         "eval", "--config-file", config_file, "--weights", run / "model_final.pth", "--output", tmp_path / "eval"
     )
     assert outcome.code == 0, outcome.err
-    assert f"{trained['mAP']:.2f}" in outcome.out
+    assert f"{trained[MAP]:.2f}" in outcome.out
     assert "loaded" in outcome.out
 
 
 def test_evaluation_options_of_the_host_run(fastreid_command, config_file, tmp_path):
     run = tmp_path / "run"
-    options = ["TEST.RERANK.ENABLED", True, "TEST.ROC.ENABLED", True, "TEST.FLIP.ENABLED", True]
+    options = ["TEST.RERANK.ENABLED", True, "TEST.FLIP.ENABLED", True]
     options += ["TEST.AQE.ENABLED", True, "TEST.METRIC", "euclidean", "SOLVER.MAX_EPOCH", 1]
     assert fastreid_command("train", "--config", config_file, "--output", run, *options).code == 0
-    last = [line for line in metrics(run) if "mAP" in line][-1]
-    assert {"Rank-1", "Rank-5", "Rank-10", "mAP", "mINP", "TPR@FPR=1e-02"} <= set(last)
-    assert 0 <= last["TPR@FPR=1e-02"] <= 1
+    last = [line for line in metrics(run) if MAP in line][-1]
+    assert {f"Market1501/ALL/{name}" for name in ("Rank-1", "Rank-5", "Rank-10", "mINP", "queries")} <= set(last)
+
+
+def test_the_hosts_own_evaluator_runs_with_all_its_options(config_file, market, tmp_path, monkeypatch):
+    monkeypatch.setattr("fastreid.data.build._root", str(market))
+    options = ["TEST.RERANK.ENABLED", True, "TEST.ROC.ENABLED", True, "TEST.FLIP.ENABLED", True]
+    options += ["TEST.AQE.ENABLED", True, "MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", 8]
+    cfg = load_config(config_file, [str(option) for option in options])
+    results = DefaultTrainer.test(cfg, DefaultTrainer.build_model(cfg))
+    assert {"Rank-1", "Rank-5", "Rank-10", "mAP", "mINP", "TPR@FPR=1e-02"} <= set(results)
+    assert 0 <= results["TPR@FPR=1e-02"] <= 1
 
 
 @pytest.mark.parametrize(
@@ -151,7 +161,7 @@ def test_two_processes_train_and_evaluate(fastreid_command, config_file, tmp_pat
     assert outcome.code == 0, outcome.err
     assert json.loads((run / "run_card.json").read_text())["processes"] == 2
     assert len(losses(run)) == 6
-    assert len([line for line in metrics(run) if "mAP" in line]) == 2
+    assert len([line for line in metrics(run) if MAP in line]) == 2
     assert "World size: 2" in (run / "log.txt.rank1").read_text()
 
 
@@ -204,6 +214,6 @@ def test_the_guard_waits_for_a_warm_up_from_zero(fastreid_command, config_file, 
 
 
 def test_expected_results_are_verified(fastreid_command, config_file, tmp_path):
-    expected = ["TEST.EXPECTED_RESULTS", "[['Market1501', 'mAP', -50.0, 1.0]]", "SOLVER.MAX_EPOCH", 1]
+    expected = ["TEST.EXPECTED_RESULTS", "[['Market1501/ALL', 'mAP', -50.0, 1.0]]", "SOLVER.MAX_EPOCH", 1]
     with pytest.raises(SystemExit, match="1"):
         fastreid_command("train", "--config", config_file, "--output", tmp_path / "run", *expected)

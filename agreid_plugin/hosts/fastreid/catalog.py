@@ -10,6 +10,7 @@ from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.hosts.fastreid import checks, config, data
+from agreid_plugin.hosts.fastreid.transforms import TRANSFORMS
 
 
 def catalog() -> dict[str, dict[str, str]]:
@@ -22,6 +23,7 @@ def catalog() -> dict[str, dict[str, str]]:
     }
     found = {kind: _described(registry._obj_map) for kind, registry in registries.items()}
     found["losses"] = dict.fromkeys(checks.LOSSES, "")
+    found["transforms"] = dict.fromkeys(sorted(TRANSFORMS), "")
     found["samplers"] = dict.fromkeys(data.SAMPLERS, "")
     found["keys"] = config.declared()
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -14,7 +14,10 @@ from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.evaluation import NUMBERS
 from agreid_plugin.hosts.fastreid import data
+from agreid_plugin.hosts.fastreid.evaluator import TestSet
+from agreid_plugin.hosts.fastreid.transforms import check_pipeline
 
 LOSSES = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
@@ -25,6 +28,7 @@ VIT_DEPTHS = ("small", "base")
 def check_config(cfg) -> None:
     """Check what can be told from the configuration alone."""
     _check_names(cfg)
+    check_pipeline(cfg.INPUT.PIPELINE)
     _check_numbers(cfg)
     _check_model(cfg)
 
@@ -145,22 +149,20 @@ def _check_schedule(cfg, iterations_per_epoch: int) -> None:
         )
 
 
-def check_test_set(cfg, name: str, query: Sequence[tuple], gallery: Sequence[tuple]) -> None:
-    """Check before inference that some query can be answered at all."""
-    cameras: dict[int, set] = {}
-    for _, pid, camera, *_ in gallery:
-        cameras.setdefault(pid, set()).add(camera)
-    answerable = sum(bool(cameras.get(pid, set()) - {camera}) for _, pid, camera, *_ in query)
-    if not answerable:
-        raise InputError(
-            f"test set {name}: none of its {len(query)} queries has a match in the gallery ({len(gallery)} images) "
-            "under another camera; check the split and the camera numbers"
-        )
-    expansion = cfg.TEST.AQE
-    if expansion.ENABLED and len(query) + len(gallery) <= expansion.QE_K:
-        raise InputError(
-            f"TEST.AQE.QE_K is {expansion.QE_K}, but test set {name} has only {len(query) + len(gallery)} images"
-        )
+def check_best_metric(cfg, sets: Iterable[TestSet]) -> None:
+    """Check that `TEST.BEST_METRIC` names a number that an evaluation will give."""
+    known = [f"{each}/{number}" for entry in sets for each in entry.protocols.values() for number in NUMBERS]
+    if cfg.TEST.BEST_METRIC and cfg.TEST.BEST_METRIC not in known:
+        raise unknown("TEST.BEST_METRIC", cfg.TEST.BEST_METRIC, known)
+
+
+def best_metric(cfg, results: dict[str, dict[str, dict[str, float]]]) -> float:
+    """Return the number that selects the best model; without a name the first protocol's mean of mAP and Rank-1."""
+    if cfg.TEST.BEST_METRIC:
+        dataset, protocol, number = cfg.TEST.BEST_METRIC.split("/")
+        return results[dataset][protocol][number]
+    first = next(iter(next(iter(results.values())).values()))
+    return (first["mAP"] + first["Rank-1"]) / 2
 
 
 def check_feature_width(cfg, model: torch.nn.Module) -> None:

@@ -4,6 +4,7 @@ from importlib.metadata import entry_points
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import config
+from agreid_plugin.hosts.fastreid import datasets as _  # noqa: F401 - registers them
 
 PLUGIN_GROUP = "fastreid.plugins"
 """Entry points of this group are loaded with the host: modules of other packages that register their own parts."""

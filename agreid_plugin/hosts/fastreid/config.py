@@ -29,10 +29,24 @@ class Key:
 KEYS = (
     Key("SEED", 0, "Seed of every random generator; -1 draws one, which the run card keeps."),
     Key("DATASETS.ROOT", "", "Folder that holds the datasets; empty: $FASTREID_DATASETS, else datasets/."),
+    Key("DATASETS.SKIP_BAD_NAMES", False, "Leave out images whose names are not the dataset's, instead of refusing."),
+    Key("DATASETS.OWN.PATTERN", "", "Dataset `folder`: pattern of a file name with groups pid, camera, view."),
+    Key("DATASETS.OWN.IDENTITY_FOLDERS", False, "Dataset `folder`: each sub-folder holds the images of one identity."),
+    Key("DATASETS.OWN.AERIAL_CAMERAS", [], "Datasets `folder` and `csv`: cameras in the air, if no view is given."),
+    Key("INPUT.PIPELINE", [], "Transforms by name in order, `host` for the host's own; empty: the host's own alone."),
     Key("SOLVER.AMP.ON_CPU", False, "Run mixed precision on a CPU too, where it is usually many times slower."),
     Key("SOLVER.LOG_PERIOD", 20, "Iterations between two lines of progress in logs, metrics.json and TensorBoard."),
     Key("SOLVER.LEARNING_GUARD", True, "Stop after the first optimizer step if it changed no weight."),
-    Key("TEST.EXPECTED_RESULTS", [], "Rows [test set, metric, value, tolerance] that a finished run must reach."),
+    Key(
+        "TEST.PROTOCOLS",
+        [],
+        "Protocols to compute for our datasets; empty: all, or the one that a test set's name has.",
+    ),
+    Key(
+        "TEST.BEST_METRIC", "", "What selects model_best, as CARGO/A2G/mAP; empty: the first protocol's mAP and Rank-1."
+    ),
+    Key("TEST.MEMORY", 512.0, "Megabytes that ranking may use on top of the features."),
+    Key("TEST.EXPECTED_RESULTS", [], "Rows [CARGO/A2G, mAP, value, tolerance] that a finished run must reach."),
 )
 
 _docs: dict[str, str] = {}

@@ -6,20 +6,28 @@ import itertools
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from fastreid.data import build_reid_test_loader, build_reid_train_loader, samplers
+from fastreid.data import samplers
 from fastreid.data.common import CommDataset
 from fastreid.data.datasets import DATASET_REGISTRY
 from fastreid.data.datasets.bases import ImageDataset
-from fastreid.data.transforms import build_transforms
 from fastreid.utils import comm
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch.utils.data import Sampler
+from torch import Tensor
+from torch.utils.data import BatchSampler, Sampler
 
+from agreid_plugin.data.attributes import AttributeSchema
+from agreid_plugin.data.collate import Sample
+from agreid_plugin.data.samplers import EndlessViewBalancedSampler
 from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.hosts.fastreid.adapter import host_collate
+from agreid_plugin.hosts.fastreid.datasets import RecordDataset, RecordItem
+from agreid_plugin.hosts.fastreid.loader import DeviceLoader
+from agreid_plugin.hosts.fastreid.transforms import build_transforms
+from agreid_plugin.types import UNKNOWN, Record
 
 _logger = logging.getLogger("fastreid.data")
 
@@ -41,17 +49,49 @@ def read_image(path: str) -> Image.Image:
 
 
 class ReIDDataset(CommDataset):
-    """The host's dataset, reading every image as RGB and labels of any integer type."""
+    """The host's dataset, giving everything a record holds.
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        path, pid, camera = self.img_items[index][:3]
-        image = read_image(path)
-        return {
-            "images": self.transform(image) if self.transform is not None else image,
-            "targets": self.pid_dict[pid] if self.relabel else int(pid),
-            "camids": self.cam_dict[camera] if self.relabel else int(camera),
-            "img_paths": path,
-        }
+    Images are read as RGB whatever their mode, and labels may be of any integer type. Items are the host's tuples or
+    our `RecordItem`s; of the former no view or attribute is known.
+
+    Args:
+        img_items: the images.
+        transform: from a PIL image to a tensor.
+        relabel: number identities and cameras from 0, for training.
+        schema: the attributes to give with each image; None gives none, as at test time.
+        tokenize: makes the tokens of a record's caption; None gives none.
+    """
+
+    def __init__(
+        self,
+        img_items: Sequence[tuple],
+        transform: Callable[[Image.Image], Tensor],
+        relabel: bool,
+        schema: AttributeSchema | None = None,
+        tokenize: Callable[[Record | None], Tensor] | None = None,
+    ):
+        super().__init__(img_items, transform, relabel)
+        self.schema, self.tokenize = schema, tokenize
+
+    def __getitem__(self, index: int) -> Sample:
+        item = self.img_items[index]
+        path, pid, camera = item[:3]
+        record = getattr(item, "record", None)
+        return Sample(
+            image=self.transform(read_image(path)),
+            pid=self.pid_dict[pid] if self.relabel else pid,
+            camera=self.cam_dict[camera] if self.relabel else camera,
+            view=view_of(item),
+            attributes=self.schema.encode(record.attributes if record else {}) if self.schema else None,
+            tokens=self.tokenize(record) if self.tokenize else None,
+            path=path,
+        )
+
+
+def view_of(item: tuple) -> int:
+    """Return the view of an item, `UNKNOWN` where nobody knows."""
+    view = item.record.view if isinstance(item, RecordItem) else None
+    return UNKNOWN if view is None else int(view)
 
 
 def load_dataset(name: str, root: str, parts: Sequence[str], **kwargs: Any) -> ImageDataset:
@@ -81,58 +121,121 @@ def load_dataset(name: str, root: str, parts: Sequence[str], **kwargs: Any) -> I
     return dataset
 
 
-def build_train_loader(cfg):
+def source_of(name: str) -> str | None:
+    """Return which dataset of ours a registered name stands for, None for one of the host's."""
+    factory = DATASET_REGISTRY._obj_map.get(name)
+    return factory.protocol.dataset if isinstance(factory, type) and issubclass(factory, RecordDataset) else None
+
+
+def fingerprints(cfg) -> dict[str, str]:
+    """Return what tells the copies of our datasets in `cfg` from others, by registered name."""
+    names = {name: source_of(name) for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)}
+    by_source = {
+        source: load_dataset(name, dataset_root(cfg), [], **options_of(cfg, name)).fingerprint
+        for name, source in names.items()
+        if source is not None
+    }
+    return {name: by_source[source] for name, source in names.items() if source is not None}
+
+
+def options_of(cfg, name: str) -> dict[str, Any]:
+    """Return what a dataset of ours takes from the configuration besides its root; nothing for one of the host's."""
+    source = source_of(name)
+    if source is None:
+        return {}
+    options: dict[str, Any] = {}
+    if source in ("folder", "csv"):
+        keys = cfg.DATASETS.OWN
+        options = {"aerial_cameras": tuple(keys.AERIAL_CAMERAS)}
+        if source == "folder":
+            options |= {
+                "identity_folders": keys.IDENTITY_FOLDERS,
+                **({"pattern": keys.PATTERN} if keys.PATTERN else {}),
+            }
+    return {"skip_bad_names": cfg.DATASETS.SKIP_BAD_NAMES, "options": options}
+
+
+def build_train_loader(cfg) -> DeviceLoader:
     """Build the training loader of `cfg`."""
-    items: list[tuple] = []
+    datasets = []
     for name in cfg.DATASETS.NAMES:
-        dataset = load_dataset(name, dataset_root(cfg), ["train"], combineall=cfg.DATASETS.COMBINEALL)
+        options = {"combineall": cfg.DATASETS.COMBINEALL, **options_of(cfg, name)}
+        datasets.append(load_dataset(name, dataset_root(cfg), ["train"], **options))
         if comm.is_main_process():
-            dataset.show_train()
-        items.extend(dataset.train)
-    train_set = ReIDDataset(items, build_transforms(cfg, is_train=True), relabel=True)
-    loader = build_reid_train_loader(
-        train_set=train_set,
-        sampler=build_sampler(cfg, items),
-        total_batch_size=cfg.SOLVER.IMS_PER_BATCH,
+            datasets[-1].show_train()
+    items = [item for dataset in datasets for item in dataset.train]
+    train_set = ReIDDataset(items, build_transforms(cfg, is_train=True), relabel=True, schema=_joint_schema(datasets))
+    per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
+    batches = BatchSampler(build_sampler(cfg, items), per_process, drop_last=True)
+    return _loader(cfg, train_set, batches)
+
+
+def build_test_loader(cfg, records: Sequence[Record]) -> DeviceLoader:
+    """Build a loader that shows every record once, each process its own share of them."""
+    items = [RecordItem(record.path, record.pid, record.camera, record) for record in records]
+    test_set = ReIDDataset(items, build_transforms(cfg, is_train=False), relabel=False)
+    per_process = max(cfg.TEST.IMS_PER_BATCH // comm.get_world_size(), 1)
+    batches = BatchSampler(samplers.InferenceSampler(len(test_set)), per_process, drop_last=False)
+    return _loader(cfg, test_set, batches, progress="extracting")
+
+
+def _loader(cfg, dataset: ReIDDataset, batches: BatchSampler, progress: str = "") -> DeviceLoader:
+    loader = DeviceLoader(
+        comm.get_local_rank(),
+        dataset=dataset,
+        batch_sampler=batches,
         num_workers=cfg.DATALOADER.NUM_WORKERS,
+        collate_fn=host_collate,
+        pin_memory=True,
     )
-    return _on_model_device(loader, cfg)
-
-
-def build_test_loader(cfg, dataset_name: str):
-    """Build the loader of one test set: its queries, then its gallery. Returns it with the number of queries."""
-    dataset = load_dataset(dataset_name, dataset_root(cfg), ["query", "gallery"])
-    if comm.is_main_process():
-        dataset.show_test()
-    loader, num_query = build_reid_test_loader(
-        test_set=ReIDDataset(dataset.query + dataset.gallery, build_transforms(cfg, is_train=False), relabel=False),
-        test_batch_size=max(cfg.TEST.IMS_PER_BATCH, comm.get_world_size()),
-        num_query=len(dataset.query),
-        num_workers=cfg.DATALOADER.NUM_WORKERS,
-    )
-    return _on_model_device(loader, cfg), num_query
-
-
-def _on_model_device(loader, cfg):
     if cfg.MODEL.DEVICE == "cpu":
         loader.device = torch.device("cpu")
+    loader.progress = progress if comm.is_main_process() else ""
     return loader
 
 
-SAMPLERS = ("TrainingSampler", "NaiveIdentitySampler", "BalancedIdentitySampler", "ImbalancedDatasetSampler")
+def _joint_schema(datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
+    groups: dict[str, tuple[str, ...]] = {}
+    for dataset in datasets:
+        if not isinstance(dataset, RecordDataset):
+            continue
+        for name, values in dataset.records.schema.groups.items():
+            if groups.setdefault(name, values) != values:
+                raise InputError(
+                    f"the training sets give the attribute {name!r} different values; train on one of them"
+                )
+    return AttributeSchema(groups) if groups else None
+
+
+SAMPLERS = (
+    "TrainingSampler",
+    "NaiveIdentitySampler",
+    "BalancedIdentitySampler",
+    "ImbalancedDatasetSampler",
+    "ViewBalancedIdentitySampler",
+)
 
 
 def build_sampler(cfg, items: Sequence[tuple]) -> Sampler:
     """Build the sampler named by `DATALOADER.SAMPLER_TRAIN`."""
-    name = cfg.DATALOADER.SAMPLER_TRAIN
+    name, batch, per_identity = cfg.DATALOADER.SAMPLER_TRAIN, cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_INSTANCE
     _logger.info("training sampler: %s", name)
     if name == "TrainingSampler":
         return samplers.TrainingSampler(len(items))
-    labels = [item[:3] for item in items]  # the host's samplers unpack exactly path, identity and camera
+    if name == "ViewBalancedIdentitySampler":
+        return EndlessViewBalancedSampler(
+            [item[1] for item in items],
+            [view_of(item) for item in items],
+            batch,
+            per_identity,
+            seed=comm.shared_random_seed(),
+            rank=comm.get_rank(),
+            world_size=comm.get_world_size(),
+        )
+    labels = [tuple(item[:3]) for item in items]  # the host's samplers unpack exactly path, identity and camera
     if name == "ImbalancedDatasetSampler":
         return SeededImbalancedSampler(labels)
-    per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
-    return getattr(samplers, name)(labels, per_process, cfg.DATALOADER.NUM_INSTANCE)
+    return getattr(samplers, name)(labels, batch // comm.get_world_size(), per_identity)
 
 
 class SeededImbalancedSampler(samplers.ImbalancedDatasetSampler):

@@ -34,6 +34,7 @@ class PeriodicCheckpointer(hooks.PeriodicCheckpointer):
     def before_train(self) -> None:
         """Take over the best metric of the run that is resumed."""
         super().before_train()
+        self.metric_name = "metric"  # our evaluation gives it under this name, however many test sets there are
         self.period = self.period or self.max_epoch
         self.best_metric = self.trainer.best_metric
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 
 class DeviceLoader(DataLoader):
     """Yields batches on `device`, the next one being copied while the model works on this one.
+
+    With `progress` set to a word, one pass shows a bar of that name.
 
     Unlike the host's loader there is no thread of our own between the workers and the trainer, so an error in a
     worker is raised in the trainer. The host's waits for ever: its thread dies without telling.
@@ -20,10 +23,15 @@ class DeviceLoader(DataLoader):
         kwargs["pin_memory"] = bool(kwargs.get("pin_memory")) and torch.cuda.is_available()
         super().__init__(**kwargs)
         self.device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        self.progress = ""
 
     def __iter__(self) -> Iterator[dict]:
         batches = super().__iter__()
-        return batches if self.device.type == "cpu" else _copied_ahead(batches, self.device)
+        if self.device.type != "cpu":
+            batches = _copied_ahead(batches, self.device)
+        if self.progress:  # a bar on terminals alone
+            batches = iter(tqdm(batches, self.progress, len(self), leave=False, unit="batch", disable=None))
+        return batches
 
 
 def _copied_ahead(batches: Iterator[dict], device: torch.device) -> Iterator[dict]:

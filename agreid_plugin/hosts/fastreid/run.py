@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from argparse import Namespace
 from collections.abc import Callable
@@ -14,12 +15,27 @@ from fastreid.evaluation import verify_results
 from fastreid.utils import comm
 from fastreid.utils.env import seed_all_rng
 from fastreid.utils.logger import setup_logger
+from tabulate import tabulate
 
 from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import (
+    NUMBERS,
+    FeatureSet,
+    Metrics,
+    confidence,
+    load_features,
+    save_features,
+    save_results,
+    table,
+)
+from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid import checks, console
 from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, calibrations, choose, compute
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.weights import load_weights
+
+_logger = logging.getLogger("fastreid.run")
 
 
 def train(args: Namespace) -> None:
@@ -34,6 +50,9 @@ def evaluate(args: Namespace) -> None:
     """Evaluate as `fastreid eval` was asked to."""
     cfg = _configured(args)
     checks.check_config(cfg)
+    if args.features:
+        _evaluate_features(cfg, args)
+        return
     if not Path(cfg.MODEL.WEIGHTS).is_file():
         raise InputError(f"weight file {cfg.MODEL.WEIGHTS!r} does not exist; name it with --weights")
     _launch(_evaluate_process, cfg, args)
@@ -43,8 +62,10 @@ def _configured(args: Namespace):
     cfg = load_config(args.config_file, args.overrides)
     if args.output:
         cfg.OUTPUT_DIR = args.output
-    if getattr(args, "weights", None):
-        cfg.MODEL.WEIGHTS = args.weights
+    if args.eval_only:
+        cfg.MODEL.WEIGHTS = args.weights or cfg.MODEL.WEIGHTS
+        cfg.TEST.PROTOCOLS = args.protocols or cfg.TEST.PROTOCOLS
+        cfg.TEST.RERANK.ENABLED = args.rerank or cfg.TEST.RERANK.ENABLED
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
         cfg.MODEL.DEVICE = "cpu"
     cfg.freeze()
@@ -89,20 +110,71 @@ def _train_process(cfg, args: Namespace) -> None:
     trainer.resume_or_load(resume=args.resume)
     results = trainer.train()
     if results and comm.is_main_process():
-        verify_results(cfg, _by_test_set(cfg, results))
+        verify_results(cfg, _by_protocol(results))
 
 
 def _evaluate_process(cfg, args: Namespace) -> None:
     cfg = _set_up(cfg, args)
+    model = _load_model(cfg)
+    results, evaluators = Trainer.test_with_evaluators(cfg, model)
+    if not comm.is_main_process():
+        return
+    if args.save_features:
+        _save_features(args.save_features, evaluators)
+    if args.calibrate:
+        _save_thresholds(cfg, [evaluator.features for evaluator in evaluators])
+    _report(cfg, args, [entry for evaluator in evaluators for entry in evaluator.metrics])
+    verify_results(cfg, _by_protocol(results))
+
+
+def _load_model(cfg):
     cfg.defrost()
     cfg.MODEL.BACKBONE.PRETRAIN = False
     cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or 1  # the classifier is not used
     cfg.freeze()
     model = Trainer.build_model(cfg)
     load_weights(model, cfg.MODEL.WEIGHTS)
-    results = Trainer.test(cfg, model)
-    if comm.is_main_process():
-        verify_results(cfg, _by_test_set(cfg, results))
+    return model
+
+
+def _evaluate_features(cfg, args: Namespace) -> None:
+    """Evaluate features that were extracted before: no model, no images."""
+    cfg = _set_up(cfg, args)
+    features = load_features(args.features)
+    protocols = choose(features.dataset, cfg.TEST.PROTOCOLS)
+    if args.calibrate:
+        _save_thresholds(cfg, [features])
+    _report(cfg, args, compute(cfg, features, protocols.values()))
+
+
+def _report(cfg, args: Namespace, metrics: list[Metrics]) -> None:
+    path = Path(cfg.OUTPUT_DIR) / RESULTS
+    save_results(path, metrics)
+    _logger.info("results in percent, kept in %s:\n%s", path, table(metrics))
+    if args.bootstrap:
+        _logger.info("95 %% confidence over query identities, %d draws:\n%s", args.bootstrap, _intervals(args, metrics))
+
+
+def _intervals(args: Namespace, metrics: list[Metrics]) -> str:
+    rows = [[entry.protocol, *confidence(entry, draws=args.bootstrap).values()] for entry in metrics]
+    return tabulate(rows, ["protocol", *NUMBERS], tablefmt="github")
+
+
+def _save_features(path: str, evaluators: list[MultiProtocolEvaluator]) -> None:
+    if len(evaluators) > 1:
+        raise InputError(f"--save-features keeps one dataset's features, DATASETS.TESTS names {len(evaluators)}")
+    save_features(path, evaluators[0].features)
+    _logger.info("features of %d images in %s", len(evaluators[0].features.records), path)
+
+
+def _save_thresholds(cfg, features: list[FeatureSet]) -> None:
+    """Write same-person thresholds beside the checkpoint they belong to, or into the output folder without one."""
+    folder = Path(cfg.MODEL.WEIGHTS).parent if cfg.MODEL.WEIGHTS else Path(cfg.OUTPUT_DIR)
+    for entry in features:
+        for name, found in calibrations(cfg, entry, choose(entry.dataset, cfg.TEST.PROTOCOLS).values()).items():
+            path = folder / f"calibration_{name.replace('/', '_')}.json"
+            found.save(path)
+            _logger.info("same-person thresholds of %s in %s", name, path)
 
 
 def _set_up(cfg, args: Namespace):
@@ -118,5 +190,11 @@ def _set_up(cfg, args: Namespace):
     return cfg
 
 
-def _by_test_set(cfg, results: dict) -> dict:
-    return {cfg.DATASETS.TESTS[0]: results} if len(cfg.DATASETS.TESTS) == 1 else results
+def _by_protocol(results: dict) -> dict:
+    """Return the numbers by the protocol's full name, as `TEST.EXPECTED_RESULTS` writes it."""
+    return {
+        f"{dataset}/{protocol}": numbers
+        for dataset, protocols in results.items()
+        if isinstance(protocols, dict)
+        for protocol, numbers in protocols.items()
+    }

@@ -1,14 +1,19 @@
-"""The host's trainer with our loaders, hooks and writers."""
+"""The host's trainer with our loaders, evaluator, hooks and writers."""
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from pathlib import Path
 
 from fastreid.engine import DefaultTrainer, hooks
+from fastreid.evaluation import inference_on_dataset
 from fastreid.utils import comm
 
+from agreid_plugin.evaluation import save_results, table
+from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid import checks, data, run_card
+from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, TestSet, test_sets
 from agreid_plugin.hosts.fastreid.hooks import EvalHook, LearningGuard, PeriodicCheckpointer, PeriodicWriter
 from agreid_plugin.hosts.fastreid.writers import JSONWriter, ProgressWriter, TensorboardWriter
 
@@ -20,6 +25,7 @@ class Trainer(DefaultTrainer):
 
     def __init__(self, cfg):
         checks.check_config(cfg)
+        checks.check_best_metric(cfg, test_sets(cfg))  # reads the test sets: better now than after the first epochs
         self.best_metric = -1.0
         super().__init__(cfg)
         if cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.ON_CPU:
@@ -33,19 +39,43 @@ class Trainer(DefaultTrainer):
         return loader
 
     @classmethod
-    def build_test_loader(cls, cfg, dataset_name):
-        """Build a test set's loader, after checking that some query has an answer."""
-        loader, num_query = data.build_test_loader(cfg, dataset_name)
-        items = loader.dataset.img_items
-        checks.check_test_set(cfg, dataset_name, items[:num_query], items[num_query:])
-        return loader, num_query
-
-    @classmethod
     def build_model(cls, cfg):
         """Build the model, after checking the width of its features."""
         model = super().build_model(cfg)
         checks.check_feature_width(cfg, model)
         return model
+
+    @classmethod
+    def build_evaluator(cls, cfg, test_set: TestSet):
+        """Build the loader of a test set's images and the evaluator of its protocols."""
+        return data.build_test_loader(cfg, test_set.records), MultiProtocolEvaluator(cfg, test_set)
+
+    @classmethod
+    def test(cls, cfg, model):
+        """Evaluate every test set in one pass each, and keep the numbers in results.json.
+
+        Returns:
+            dataset -> protocol -> numbers, and under `metric` the one that selects the best model.
+        """
+        results, evaluators = cls.test_with_evaluators(cfg, model)
+        if comm.is_main_process():
+            metrics = [entry for evaluator in evaluators for entry in evaluator.metrics]
+            save_results(Path(cfg.OUTPUT_DIR) / RESULTS, metrics)
+            _logger.info("results in percent:\n%s", table(metrics))
+            results["metric"] = checks.best_metric(cfg, results)
+        return results
+
+    @classmethod
+    def test_with_evaluators(cls, cfg, model) -> tuple[OrderedDict, list[MultiProtocolEvaluator]]:
+        """Run the model over every test set; returns the numbers, and the evaluators that hold the features."""
+        results, evaluators = OrderedDict(), []
+        for test_set in test_sets(cfg):
+            loader, evaluator = cls.build_evaluator(cfg, test_set)
+            found = inference_on_dataset(model, loader, evaluator, flip_test=cfg.TEST.FLIP.ENABLED)
+            evaluators.append(evaluator)
+            if comm.is_main_process():
+                results[test_set.dataset.name] = found
+        return results, evaluators
 
     def build_hooks(self):
         """Put our hooks in the place of the host's that they mend."""
@@ -66,6 +96,15 @@ class Trainer(DefaultTrainer):
         """Open none with the hooks: at that time nobody knows where a resumed run starts. See `open_writers`."""
         return []
 
+    def open_writers(self):
+        """Open what shows and keeps the progress of the run."""
+        folder = Path(self.cfg.OUTPUT_DIR)
+        return [
+            ProgressWriter(self.start_iter, self.max_iter, self.iters_per_epoch, self.cfg.SOLVER.IMS_PER_BATCH),
+            JSONWriter(folder / "metrics.json"),
+            TensorboardWriter(folder),
+        ]
+
     def resume_or_load(self, resume=True):
         """Continue the run in `OUTPUT_DIR` if asked and there is one, else load `MODEL.WEIGHTS`."""
         rest = self.checkpointer.resume_or_load(self.cfg.MODEL.WEIGHTS, resume=resume)
@@ -83,14 +122,5 @@ class Trainer(DefaultTrainer):
             )
             return None
         if comm.is_main_process():
-            run_card.write_run_card(self.cfg, comm.get_world_size())
+            run_card.write_run_card(self.cfg, comm.get_world_size(), datasets=data.fingerprints(self.cfg))
         return super().train()
-
-    def open_writers(self):
-        """Open what shows and keeps the progress of the run."""
-        folder = Path(self.cfg.OUTPUT_DIR)
-        return [
-            ProgressWriter(self.start_iter, self.max_iter, self.iters_per_epoch, self.cfg.SOLVER.IMS_PER_BATCH),
-            JSONWriter(folder / "metrics.json"),
-            TensorboardWriter(folder),
-        ]

@@ -1,0 +1,132 @@
+"""`fastreid data`: make AG-Synth, check a copy of a dataset, list what can be read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from argparse import RawDescriptionHelpFormatter
+from pathlib import Path
+
+from agreid_plugin.errors import InputError, unknown
+
+MAKE_EXAMPLES = """examples:
+  fastreid data make agsynth --root datasets                       200 people, 12 pictures each, as CARGO
+  fastreid data make agsynth --root datasets --layout tag-pedes    with captions
+  fastreid data make agsynth --preview sheet.png                   only a contact sheet to look at
+"""
+CHECK_EXAMPLES = """examples:
+  fastreid data check CARGO --root datasets
+  fastreid data check AG-ReID.v2 --root /data/AG-ReID.v2 --no-images --json
+  fastreid data check folder --root my_crops --pattern "(?P<pid>[0-9]+)_(?P<camera>[0-9]+)"
+"""
+
+
+def add_to(subparsers: argparse._SubParsersAction) -> None:
+    """Add the command and its three sub-commands."""
+    parser = subparsers.add_parser("data", help="make, check and list datasets")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    _add_make(actions)
+    _add_check(actions)
+    actions.add_parser("list", help="list the datasets that can be read, with their protocols").set_defaults(run=_list)
+
+
+def _add_make(actions: argparse._SubParsersAction) -> None:
+    make = actions.add_parser(
+        "make",
+        help="make a synthetic dataset",
+        description="Write AG-Synth: people as 3-D bodies seen by drones and from the street, with attributes and "
+        "captions, in the layout of a real dataset.",
+        epilog=MAKE_EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    make.add_argument("name", metavar="NAME", help="agsynth")
+    make.add_argument("--root", metavar="DIR", help="folder of datasets; the layout's own folder is made in it")
+    make.add_argument("--ids", type=int, default=200, metavar="N", help="people (default: 200)")
+    make.add_argument("--images-per-id", type=int, default=12, metavar="N", help="pictures of each (default: 12)")
+    make.add_argument("--size", type=_size, default=(256, 128), metavar="HxW", help="pixels (default: 256x128)")
+    make.add_argument("--layout", default="cargo", help="cargo, ag-reid-v2, cp2108 or tag-pedes (default: cargo)")
+    make.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other people (default: 0)")
+    make.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
+    make.add_argument("--overwrite", action="store_true", help="replace a folder that is not empty")
+    make.add_argument("--preview", metavar="PNG", help="also draw a contact sheet: rows people, columns cameras")
+    make.set_defaults(run=_make)
+
+
+def _add_check(actions: argparse._SubParsersAction) -> None:
+    check = actions.add_parser(
+        "check",
+        help="check a copy of a dataset",
+        description="Count and compare with the published numbers, decode every image, look for identities in train "
+        "and test and for queries without a match. Exit code 2 if something is wrong.",
+        epilog=CHECK_EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    check.add_argument("name", metavar="NAME", help="a dataset's name; see 'fastreid data list'")
+    check.add_argument("--root", required=True, metavar="DIR", help="the dataset's folder, or the one that holds it")
+    check.add_argument("--no-images", action="store_true", help="do not decode the images")
+    check.add_argument("--skip-bad-names", action="store_true", help="leave out images whose names do not fit")
+    check.add_argument("--pattern", metavar="REGEX", help="dataset 'folder': pattern of a file name")
+    check.add_argument("--identity-folders", action="store_true", help="dataset 'folder': a folder an identity")
+    check.add_argument("--aerial-cameras", nargs="+", metavar="C", help="'folder' and 'csv': the cameras in the air")
+    check.add_argument("--json", action="store_true", help="print the report as JSON")
+    check.set_defaults(run=_check)
+
+
+def _size(text: str) -> tuple[int, int]:
+    height, _, width = text.lower().partition("x")
+    if not (height.isdigit() and width.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HEIGHTxWIDTH, for example 256x128")
+    return int(height), int(width)
+
+
+def _make(args: argparse.Namespace) -> None:
+    from agreid_plugin.data.synth import contact_sheet, make_agsynth
+
+    if args.name != "agsynth":
+        raise unknown("dataset to make", args.name, ["agsynth"])
+    if not args.root and not args.preview:
+        raise InputError("name a folder with --root, or a picture with --preview")
+    if args.root:
+        folder = make_agsynth(
+            args.root,
+            ids=args.ids,
+            images_per_id=args.images_per_id,
+            size=args.size,
+            layout=args.layout,
+            seed=args.seed,
+            workers=args.workers,
+            overwrite=args.overwrite,
+        )
+        print(f"{args.ids * args.images_per_id} images in {folder}")
+    if args.preview:
+        print(f"contact sheet in {contact_sheet(args.preview, size=args.size, seed=args.seed, progress=True)}")
+
+
+def _check(args: argparse.Namespace) -> int:
+    from agreid_plugin.data.check import check
+    from agreid_plugin.data.datasets import load
+    from agreid_plugin.data.synth import is_agsynth
+
+    options = {"pattern": args.pattern, "aerial_cameras": args.aerial_cameras}
+    options = {name: value for name, value in options.items() if value}
+    if args.identity_folders:
+        options["identity_folders"] = True
+    dataset = load(args.name, args.root, skip_bad_names=args.skip_bad_names, **options)
+    synthetic = is_agsynth(Path(dataset.records[0].path))
+    report = check(dataset, images=not args.no_images, progress=sys.stderr.isatty(), published=not synthetic)
+    if args.json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        print("\n".join(report.lines()))
+    return 0 if report.ok else 2
+
+
+def _list(args: argparse.Namespace) -> None:  # noqa: ARG001
+    from agreid_plugin.data.datasets import DATASETS
+    from agreid_plugin.data.protocols import protocols
+
+    for name, source in DATASETS.items():
+        print(f"{name}: {source.about}\n  {source.cite}")
+        for protocol in protocols(name).values():
+            print(f"  {protocol!s:<28}  {protocol.source}")

@@ -1,0 +1,56 @@
+"""From records to batches: one sample type, one collate function, for every host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agreid_plugin.types import UNKNOWN, Batch
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image ready for a batch; what is None is None for the whole batch.
+
+    Attributes:
+        image: (3, H, W).
+        pid: the identity's label.
+        camera: the camera's label, or `UNKNOWN`.
+        view: a `View`, or `UNKNOWN`.
+        attributes: (M,) value indices, `UNKNOWN` where not known.
+        tokens: (L,) the tokens of a caption.
+        path: the image file.
+    """
+
+    image: Tensor
+    pid: int
+    camera: int = UNKNOWN
+    view: int = UNKNOWN
+    attributes: Sequence[int] | None = None
+    tokens: Tensor | None = None
+    path: str = ""
+
+
+def collate(samples: Sequence[Sample]) -> Batch:
+    """Stack samples of one dataset into a batch."""
+    attributes = [sample.attributes for sample in samples]
+    tokens = [sample.tokens for sample in samples]
+    return Batch(
+        images=torch.stack([sample.image for sample in samples]),
+        pids=torch.tensor([int(sample.pid) for sample in samples]),
+        cameras=torch.tensor([int(sample.camera) for sample in samples]),
+        views=torch.tensor([int(sample.view) for sample in samples]),
+        attributes=None if _absent(attributes, samples, "attributes") else torch.tensor(attributes),
+        tokens=None if _absent(tokens, samples, "tokens") else torch.stack(tokens),
+        paths=tuple(sample.path for sample in samples),
+    )
+
+
+def _absent(values: list, samples: Sequence[Sample], what: str) -> bool:
+    missing = [sample.path for sample, value in zip(samples, values, strict=True) if value is None]
+    if missing and len(missing) < len(samples):
+        raise ValueError(f"{missing[0]} has no {what}, while others of its batch have")
+    return bool(missing)

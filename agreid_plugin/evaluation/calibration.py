@@ -1,0 +1,141 @@
+"""Thresholds: two images show the same person if their distance is not above one, chosen for a false positive rate.
+
+Directions have thresholds of their own, since aerial and ground images of strangers differ more than two ground images.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agreid_plugin.data.datasets.files import read_json
+from agreid_plugin.data.protocols import Meta, Protocol
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.evaluation.bootstrap import DRAWS, LEVEL, Interval
+from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances
+from agreid_plugin.evaluation.inputs import FeatureArray
+from agreid_plugin.evaluation.matches import Matches
+from agreid_plugin.evaluation.metrics import check_views
+from agreid_plugin.evaluation.pairs import Pairs, collect_pairs
+from agreid_plugin.evaluation.roc import Curve, Direction, OperatingPoint
+
+RATES = (1e-4, 1e-3, 1e-2)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Same-person thresholds of one model, by direction, as `aerial->ground`."""
+
+    protocol: str
+    distance: str
+    views: str
+    level: float
+    draws: int
+    directions: Mapping[str, Direction]
+    notes: tuple[str, ...] = field(default=())
+
+    def point(self, direction: str, fpr: float) -> OperatingPoint:
+        """Return the operating point of a direction, `aerial->ground`, at a false positive rate asked for before."""
+        if direction not in self.directions:
+            raise unknown("direction", direction, self.directions)
+        points = {f"{point.fpr:g}": point for point in self.directions[direction].points}
+        if f"{fpr:g}" not in points:
+            raise unknown(f"{direction}: false positive rate", f"{fpr:g}", points)
+        return points[f"{fpr:g}"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain numbers, lists and dicts."""
+        return asdict(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write JSON."""
+        Path(path).write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Read what `save` wrote."""
+        content = read_json(Path(path), dict)
+        try:
+            directions = {name: _direction(**entry) for name, entry in content.pop("directions").items()}
+            return cls(**{**content, "notes": tuple(content["notes"])}, directions=directions)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: not a calibration: {error}") from error
+
+
+def calibrate(
+    query: FeatureArray,
+    gallery: FeatureArray,
+    query_meta: Meta,
+    gallery_meta: Meta,
+    protocol: Protocol,
+    *,
+    metric: str = "cosine",
+    memory: float = MEMORY,
+    views: str = "",
+    **options: Any,
+) -> Calibration:
+    """Choose same-person thresholds from features; see `evaluate` and `calibrate_distances` for the arguments."""
+    distances = FeatureDistances([(query, gallery)], metric)
+    return calibrate_distances(distances, query_meta, gallery_meta, protocol, memory=memory, views=views, **options)
+
+
+def calibrate_distances(
+    distances: Distances,
+    query_meta: Meta,
+    gallery_meta: Meta,
+    protocol: Protocol,
+    *,
+    fprs: Sequence[float] = RATES,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+    seed: int = 0,
+    memory: float = MEMORY,
+    views: str = "",
+) -> Calibration:
+    """Choose the largest threshold of each direction that keeps each false positive rate.
+
+    Args:
+        distances: between queries and gallery.
+        query_meta: identities, cameras, views and times of the queries.
+        gallery_meta: the same of the gallery.
+        protocol: pairs that it hides do not count.
+        fprs: false positive rates wanted, shares of 1.
+        draws: how often query identities are drawn for the confidence intervals.
+        level: share of the draws inside an interval.
+        seed: fixes the draws.
+        memory: megabytes to use on top of the features; the nearest impostors are kept besides.
+        views: as in `evaluate`.
+    """
+    if not fprs or not all(0 < fpr < 1 for fpr in fprs):
+        raise InputError(f"false positive rates have to be between 0 and 1, got {', '.join(map(str, fprs)) or 'none'}")
+    check_views(views)
+    matches = Matches(protocol, query_meta, gallery_meta)
+    matches.require(distances.shape)
+    directions, notes = {}, []
+    for name, pairs in collect_pairs(distances, matches, max(fprs), memory).items():
+        curve = Curve(pairs)
+        measured = [fpr for fpr in fprs if curve.measures(fpr)]
+        notes += [_too_few(name, pairs, fpr) for fpr in fprs if fpr not in measured]
+        if measured:
+            directions[name] = curve.direction(measured, draws, level, seed)
+    if not directions:
+        raise InputError(f"{protocol}: nothing to calibrate on: {'; '.join(notes)}")
+    return Calibration(str(protocol), distances.name, views, level, draws, directions, tuple(notes))
+
+
+def _too_few(name: str, pairs: Pairs, fpr: float) -> str:
+    counts = f"{pairs.genuine.sum()} genuine and {pairs.impostors.sum()} impostor pairs"
+    return f"{name}: {counts} do not show a false positive rate of {fpr:g}"
+
+
+def _direction(points: list[dict], roc: list[list[float]], **counts: int) -> Direction:
+    return Direction(points=tuple(_point(**point) for point in points), roc=tuple(map(tuple, roc)), **counts)
+
+
+def _point(threshold_interval: dict, tpr_interval: dict, **numbers: float) -> OperatingPoint:
+    return OperatingPoint(
+        threshold_interval=Interval(**threshold_interval), tpr_interval=Interval(**tpr_interval), **numbers
+    )

@@ -1,0 +1,101 @@
+"""How sure a number is, and whether one model beats another, by bootstrap over query identities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.bootstrap import DRAWS, LEVEL, Interval, resampled_means
+from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery
+
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better B is than A in one number.
+
+    Attributes:
+        points: B minus A, in percent points.
+        interval: its confidence interval.
+        p: two-sided bootstrap p-value of no difference.
+    """
+
+    points: float
+    interval: Interval
+    p: float
+
+    def __str__(self) -> str:
+        verdict = "no difference shown"
+        if self.p < SIGNIFICANT:
+            verdict = "B beats A" if self.points > 0 else "A beats B"
+        return f"{verdict} with p={self.p:.3g}: {self.points:+.2f} {self.interval}"
+
+
+def confidence(metrics: Metrics, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> dict[str, Interval]:
+    """Return a confidence interval for each number of an evaluation.
+
+    Args:
+        metrics: the evaluation.
+        draws: how often identities are drawn, with replacement.
+        level: share of the draws inside the interval.
+        seed: fixes the draws.
+    """
+    per_query = _per_query(metrics)
+    means = resampled_means(_columns(per_query), per_query.pid, draws, seed)
+    return {name: Interval.of(column, level) for name, column in zip(NUMBERS, means.T, strict=True)}
+
+
+def compare(
+    a: Metrics, b: Metrics, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
+) -> dict[str, Difference]:
+    """Say for each number whether B beats A, both asked the same queries; the arguments are those of `confidence`."""
+    require_comparable({"A": a, "B": b})
+    pair = _per_query(a), _per_query(b)
+    gains = _columns(pair[1]) - _columns(pair[0])
+    means = resampled_means(gains, pair[0].pid, draws, seed)
+    return {
+        name: Difference(float(gain.mean()), Interval.of(column, level), _p_value(column))
+        for name, gain, column in zip(NUMBERS, gains.T, means.T, strict=True)
+    }
+
+
+def require_comparable(runs: Mapping[str, Metrics]) -> None:
+    """Refuse to set numbers side by side that answer different questions.
+
+    These are other protocols, other query or gallery sets, and views given against views predicted; a model that
+    uses no views compares with both.
+    """
+    _all_equal("protocols", {name: f"{run.protocol} ({run.source})" for name, run in runs.items()})
+    _all_equal("view sources", {name: run.views for name, run in runs.items() if run.views})
+    _all_equal("query or gallery sets", {name: _set(run) for name, run in runs.items()})
+
+
+def _all_equal(what: str, values: Mapping[str, str]) -> None:
+    if len(set(values.values())) > 1:
+        listed = "; ".join(f"{name}: {value}" for name, value in values.items())
+        raise InputError(f"different {what} do not compare: {listed}")
+
+
+def _set(run: Metrics) -> str:
+    return f"{run.queries} of {run.queries + run.skipped_queries} queries, {run.gallery} images, {run.fingerprint}"
+
+
+def _per_query(metrics: Metrics) -> PerQuery:
+    if metrics.per_query is None:
+        raise InputError(f"{metrics.protocol}: results of single queries were not kept; evaluate again to have them")
+    return metrics.per_query
+
+
+def _columns(per_query: PerQuery) -> np.ndarray:
+    percents = per_query.percents()
+    return np.stack([percents[name] for name in NUMBERS], axis=1)
+
+
+def _p_value(differences: np.ndarray) -> float:
+    # One is added to both counts: a finite number of draws never shows that something is impossible.
+    against = min(np.sum(differences <= 0), np.sum(differences >= 0))
+    return float(min(1.0, 2 * (against + 1) / (len(differences) + 1)))

@@ -1,0 +1,141 @@
+"""Extracted features with what is known of their images, in one npz file that needs no network to evaluate again.
+
+The file holds plain arrays and JSON, nothing that runs code when it is read.
+
+Shapes: N images, C captions, D width.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agreid_plugin.data.datasets import Dataset, Sides
+from agreid_plugin.data.datasets.files import existing
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.inputs import as_features, check_lengths
+from agreid_plugin.types import Record, View
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Features of a dataset's test images.
+
+    Attributes:
+        dataset: the dataset, of which protocols choose their queries and gallery.
+        records: N images, each path once.
+        images: (N, D) arrays, one for each kind of feature: the global one first, local ones behind it.
+        captions: (C, D) arrays, one for each kind; one row for each caption of each record, in the records' order.
+        views: whether the model was `given` views, `predicted` them or, empty, uses none.
+    """
+
+    dataset: Dataset
+    records: Sequence[Record]
+    images: tuple[np.ndarray, ...]
+    captions: tuple[np.ndarray, ...] = ()
+    views: str = ""
+
+    def __post_init__(self) -> None:
+        paths = [record.path for record in self.records]
+        captions = sum(len(record.captions) for record in self.records)
+        for array in self.images:
+            check_lengths("images", len(paths), features=len(array))
+            as_features(array, "image", paths)
+        for array in self.captions:
+            check_lengths("captions", captions, features=len(array))
+            as_features(array, "caption")
+        if len(self._places) != len(paths):
+            raise InputError(f"{len(paths)} features for {len(self._places)} different images")
+
+    def rows(self, records: Iterable[Record]) -> np.ndarray:
+        """Return the rows of some records in `images`."""
+        records = list(records)
+        missing = [record.path for record in records if record.path not in self._places]
+        if missing:
+            raise InputError(f"{len(missing)} of {len(records)} images have no feature, first {missing[0]}")
+        return np.array([self._places[record.path] for record in records], dtype=np.int64)
+
+    def caption_rows(self, records: Iterable[Record]) -> np.ndarray:
+        """Return the rows in `captions` of all captions of some records, one record after the other."""
+        ends = np.cumsum([len(record.captions) for record in self.records])
+        counts = [len(record.captions) for record in self.records]
+        rows = [np.arange(ends[place] - counts[place], ends[place]) for place in self.rows(records)]
+        return np.concatenate([np.empty(0, dtype=np.int64), *rows])
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {record.path: place for place, record in enumerate(self.records)}
+
+
+def save_features(path: str | Path, features: FeatureSet) -> None:
+    """Write features and what a protocol needs to know of their images."""
+    about = {
+        "dataset": features.dataset.name,
+        "root": features.dataset.root,
+        "views": features.views,
+        "features": [_plain(record) for record in features.records],
+        "records": [_plain(record) for record in _known(features, features.dataset.records)],
+        "lists": {
+            name: {side: [_plain(r) for r in _known(features, getattr(sides, side))] for side in ("query", "gallery")}
+            for name, sides in features.dataset.lists.items()
+        },
+    }
+    text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+    with Path(path).open("wb") as file:
+        np.savez(file, about=text, **_named("image", features.images), **_named("caption", features.captions))
+
+
+def load_features(path: str | Path) -> FeatureSet:
+    """Read what `save_features` wrote."""
+    try:
+        with np.load(existing(path), allow_pickle=False) as file:
+            arrays = dict(file)
+        about = json.loads(arrays.pop("about").tobytes())
+        return FeatureSet(
+            _dataset(about),
+            [_record(**entry) for entry in about["features"]],
+            images=_numbered("image", arrays),
+            captions=_numbered("caption", arrays),
+            views=about["views"],
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not features saved by this package: {error}") from error
+
+
+def _known(features: FeatureSet, records: Iterable[Record]) -> list[Record]:
+    return [record for record in records if record.path in features._places]
+
+
+def _dataset(about: Mapping[str, Any]) -> Dataset:
+    lists = {
+        name: Sides(**{side: tuple(_record(**entry) for entry in entries) for side, entries in sides.items()})
+        for name, sides in about["lists"].items()
+    }
+    records = tuple(_record(**entry) for entry in about["records"])
+    return Dataset(about["dataset"], about["root"], records, lists=lists)
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in asdict(record).items() if value not in (None, "", (), {})}
+
+
+def _record(view: int | None = None, captions: Sequence[str] = (), **values: Any) -> Record:
+    return Record(view=None if view is None else View(view), captions=tuple(captions), **values)
+
+
+def _named(kind: str, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"{kind}_{number}": np.asarray(array, dtype=np.float32) for number, array in enumerate(arrays)}
+
+
+def _numbered(kind: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    count = sum(name.startswith(f"{kind}_") for name in arrays)
+    return tuple(arrays[f"{kind}_{number}"] for number in range(count))

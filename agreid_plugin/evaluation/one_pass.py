@@ -1,0 +1,75 @@
+"""Every protocol of a dataset from features that were extracted once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from agreid_plugin.data.datasets import Dataset
+from agreid_plugin.data.protocols import Meta, Protocol, Selection, select, usable
+from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances
+from agreid_plugin.evaluation.features import FeatureSet
+from agreid_plugin.evaluation.metrics import Metrics
+from agreid_plugin.evaluation.retrieval import evaluate_distances, evaluate_text
+from agreid_plugin.types import Record
+
+MakeDistances = Callable[[np.ndarray, np.ndarray], Distances]
+
+
+def cosine(query: np.ndarray, gallery: np.ndarray) -> Distances:
+    """Return cosine distances between features."""
+    return FeatureDistances([(query, gallery)])
+
+
+def records_to_extract(dataset: Dataset, protocols: Iterable[Protocol]) -> list[Record]:
+    """Return every image that one of the protocols asks for, once, sorted by path."""
+    found: dict[str, Record] = {}
+    for protocol in protocols:
+        chosen = select(protocol, dataset)
+        found.update({record.path: record for record in (*chosen.query, *chosen.gallery)})
+    return [found[path] for path in sorted(found)]
+
+
+def evaluate_all(
+    features: FeatureSet,
+    protocols: Sequence[Protocol] | None = None,
+    *,
+    distances: MakeDistances = cosine,
+    memory: float = MEMORY,
+) -> dict[str, Metrics]:
+    """Evaluate protocols, by default all that the dataset allows, from one set of features.
+
+    Args:
+        features: the dataset's features; image protocols use the first kind, text protocols average all kinds.
+        protocols: the protocols.
+        distances: makes distances from query and gallery features; `rerank`, for example.
+        memory: megabytes to use on top of the features and of the copy of them that one protocol asks for.
+
+    Returns:
+        Full name of the protocol -> its numbers.
+    """
+    if protocols is None:
+        protocols = list(usable(features.dataset)[0].values())
+    return {str(protocol): _evaluate(features, protocol, distances, memory) for protocol in protocols}
+
+
+def caption_meta(records: Iterable[Record]) -> Meta:
+    """Return identities and the rest of all captions of some records, one record after the other."""
+    return Meta.of(record for record in records for _ in record.captions)
+
+
+def _evaluate(features: FeatureSet, protocol: Protocol, distances: MakeDistances, memory: float) -> Metrics:
+    chosen = select(protocol, features.dataset)
+    if protocol.kind == "text":
+        return _evaluate_text(features, protocol, chosen, memory)
+    query, gallery = (features.images[0][features.rows(side)] for side in (chosen.query, chosen.gallery))
+    metas = Meta.of(chosen.query), Meta.of(chosen.gallery)
+    return evaluate_distances(distances(query, gallery), *metas, protocol, memory=memory, views=features.views)
+
+
+def _evaluate_text(features: FeatureSet, protocol: Protocol, chosen: Selection, memory: float) -> Metrics:
+    captions, images = features.caption_rows(chosen.query), features.rows(chosen.gallery)
+    pairs = [(text[captions], image[images]) for text, image in zip(features.captions, features.images, strict=True)]
+    metas = caption_meta(chosen.query), Meta.of(chosen.gallery)
+    return evaluate_text(pairs, *metas, protocol, memory=memory, views=features.views)

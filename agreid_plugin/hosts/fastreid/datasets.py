@@ -1,0 +1,112 @@
+"""Our datasets and protocols in the host's registry.
+
+`CARGO` is a dataset with its first protocol, `CARGO_A2G` the same images under another: each works wherever the host
+takes a dataset's name, and joins others for training.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fastreid.data.datasets import DATASET_REGISTRY
+from fastreid.data.datasets.bases import ImageDataset
+
+from agreid_plugin.data.check import fingerprint
+from agreid_plugin.data.datasets import DATASETS, load
+from agreid_plugin.data.protocols import Protocol, expressible_by_camera, host_camera, protocols, select
+from agreid_plugin.errors import InputError
+from agreid_plugin.types import Record
+
+
+class RecordItem(tuple):
+    """The (path, identity, camera) that the host knows, with the whole record behind it.
+
+    A tuple of exactly three, because the host's samplers and its joining of splits unpack three.
+    """
+
+    record: Record
+
+    def __new__(cls, path: str, pid: str | int, camera: str | int, record: Record):
+        """Make the tuple and keep the record."""
+        item = super().__new__(cls, (path, pid, camera))
+        item.record = record
+        return item
+
+    def __getnewargs__(self):
+        return (*self, self.record)
+
+
+class RecordDataset(ImageDataset):
+    """A dataset of ours under one protocol, as the host reads datasets.
+
+    Its query and gallery are made for fast-reid's own evaluator. A protocol that the evaluator cannot express through
+    cameras is refused there, instead of being computed by other rules; our evaluator goes by the records.
+
+    Args:
+        root: the dataset's folder, or the one that holds it.
+        skip_bad_names: leave out images whose names are not the dataset's.
+        options: what the dataset's parser takes besides.
+        kwargs: the host's own arguments.
+    """
+
+    protocol: Protocol
+    is_whole: bool
+    """Whether the name stands for the dataset, with whatever protocols are asked for, and not for one protocol."""
+
+    def __init__(
+        self,
+        root: str = "datasets",
+        skip_bad_names: bool = False,
+        options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        self.records = load(self.protocol.dataset, root, skip_bad_names=skip_bad_names, **(options or {}))
+        self._selection = None
+        super().__init__(self._train_items, lambda: self._side("query"), lambda: self._side("gallery"), **kwargs)
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this copy of the dataset from another."""
+        return fingerprint(self.records)
+
+    def _train_items(self) -> list[RecordItem]:
+        return self._named(self.records.split("train"))
+
+    def _named(self, records: Sequence[Record], prefix: str = "") -> list[RecordItem]:
+        # The host joins datasets by giving identities and cameras the dataset's name.
+        name = f"{self.protocol.dataset}_{prefix}"
+        return [RecordItem(r.path, f"{name}{r.pid}", f"{name}{r.camera}", r) for r in records]
+
+    def _side(self, side: str) -> list[RecordItem]:
+        if not expressible_by_camera(self.protocol):
+            raise InputError(
+                f"{self.protocol} cannot be computed by fast-reid's own evaluator, which hides nothing but an "
+                "identity's images of the same camera; 'fastreid train' and 'fastreid eval' bring one that can"
+            )
+        if self._selection is None:
+            self._selection = select(self.protocol, self.records)
+        records = getattr(self._selection, side)
+        return [RecordItem(r.path, r.pid, host_camera(self.protocol, r), r) for r in records]
+
+    def combine_all(self) -> None:
+        """Add query and gallery to the training images, as the host does, without losing the records."""
+        self._train = self.train + self._named(self.records.split("query", "gallery", "test"), "test_")
+
+
+def host_name(dataset: str, protocol: str = "") -> str:
+    """Return the name of a dataset, or of a dataset under a protocol, in the host's registry."""
+    return re.sub(r"\W+", "_", f"{dataset}_{protocol}" if protocol else dataset)
+
+
+def _register(name: str, protocol: Protocol, doc: str, is_whole: bool) -> None:
+    members = {"protocol": protocol, "is_whole": is_whole, "__doc__": doc}
+    DATASET_REGISTRY.register(type(name, (RecordDataset,), members))
+
+
+for _dataset, _source in DATASETS.items():
+    _protocols = protocols(_dataset)
+    _register(host_name(_dataset), next(iter(_protocols.values())), f"{_dataset}: {_source.about}", is_whole=True)
+    for _name, _protocol in _protocols.items():
+        _register(host_name(_dataset, _name), _protocol, f"{_protocol}: {_protocol.source}", is_whole=False)

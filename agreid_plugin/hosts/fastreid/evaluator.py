@@ -1,0 +1,179 @@
+"""Evaluation in the host's hooks: one pass over a test set's images, every protocol from it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from fastreid.data.datasets.bases import ImageDataset
+from fastreid.evaluation import DatasetEvaluator
+from fastreid.utils import comm
+from torch import Tensor
+
+from agreid_plugin.data.datasets import DATASETS, Dataset
+from agreid_plugin.data.protocols import Meta, Protocol, protocol, select, unmatched, usable
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import (
+    Calibration,
+    Distances,
+    FeatureDistances,
+    FeatureSet,
+    Metrics,
+    calibrate_distances,
+    evaluate_all,
+    expand,
+    records_to_extract,
+    rerank,
+)
+from agreid_plugin.hosts.fastreid.data import dataset_root, load_dataset, options_of, source_of
+from agreid_plugin.types import Record
+
+_logger = logging.getLogger("fastreid.evaluation")
+MARKET_RULE = ("same_camera_same_id",)
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Images to extract once, and the protocols to compute from them, by name."""
+
+    dataset: Dataset
+    protocols: dict[str, Protocol]
+
+    @property
+    def records(self) -> list[Record]:
+        """Every image that one of the protocols asks for, once."""
+        return records_to_extract(self.dataset, self.protocols.values())
+
+
+def test_sets(cfg) -> list[TestSet]:
+    """Return what `DATASETS.TESTS` asks for, one entry a dataset however many of its protocols are named."""
+    found: dict[str, TestSet] = {}
+    for name in cfg.DATASETS.TESTS:
+        dataset, chosen = _test_set(cfg, name)
+        known = found.get(dataset.name)
+        found[dataset.name] = TestSet(dataset, {**(known.protocols if known else {}), **chosen})
+    return list(found.values())
+
+
+def _test_set(cfg, name: str) -> tuple[Dataset, dict[str, Protocol]]:
+    if source_of(name) is None:
+        dataset, named = _records_of(name, load_dataset(name, dataset_root(cfg), ["query", "gallery"])), ()
+    else:
+        loaded = load_dataset(name, dataset_root(cfg), [], **options_of(cfg, name))
+        dataset, named = loaded.records, () if loaded.is_whole else (loaded.protocol.name,)
+    chosen = choose(dataset, cfg.TEST.PROTOCOLS or named)
+    for each in chosen.values():
+        if each.kind == "text":
+            raise InputError(f"{each} asks with sentences, which {cfg.MODEL.META_ARCHITECTURE} does not read")
+        _check(each, dataset)
+    return dataset, chosen
+
+
+def choose(dataset: Dataset, names: Sequence[str] = ()) -> dict[str, Protocol]:
+    """Return the protocols of these names, or all that the dataset allows."""
+    if dataset.name not in DATASETS:  # one of the host's own
+        rule = Protocol(dataset.name, "ALL", hide=MARKET_RULE, source="fast-reid's rule, that of Market-1501")
+        return {"ALL": rule}
+    if names:
+        return {name: protocol(dataset.name, name) for name in names}
+    allowed, refused = usable(dataset)
+    for reason in refused.values():
+        _logger.info("left out: %s", reason)
+    if not allowed:
+        raise InputError(f"no protocol of {dataset.name} can be computed: {'; '.join(refused.values())}")
+    return allowed
+
+
+def _check(protocol: Protocol, dataset: Dataset) -> None:
+    """Say what is odd about a protocol's sides, and refuse before inference if no query has a match."""
+    chosen = select(protocol, dataset)
+    for note in chosen.notes:
+        _logger.info(note)
+    reasons = {reason: len(paths) for reason, paths in unmatched(protocol, chosen.query, chosen.gallery).items()}
+    if sum(reasons.values()) == len(chosen.query):
+        told = "; ".join(f"{count}: {reason}" for reason, count in reasons.items())
+        raise InputError(
+            f"{protocol}: none of its {len(chosen.query)} queries has a match among {len(chosen.gallery)} gallery "
+            f"images ({told}); check the split and the camera numbers"
+        )
+
+
+def _records_of(name: str, dataset: ImageDataset) -> Dataset:
+    """Return one of the host's own datasets as records."""
+    records = [
+        Record(path, int(pid), int(camera), split=split)
+        for split in ("query", "gallery")
+        for path, pid, camera, *_ in getattr(dataset, split)
+    ]
+    return Dataset(name, "", tuple(records))
+
+
+class MultiProtocolEvaluator(DatasetEvaluator):
+    """Collects features from all processes and computes every protocol of a test set from them.
+
+    Attributes:
+        features: the features of the last pass, on the main process.
+        metrics: the numbers of the last pass, on the main process.
+    """
+
+    def __init__(self, cfg, test_set: TestSet):
+        self._cfg, self._test_set = cfg, test_set
+        self.features: FeatureSet | None = None
+        self.metrics: list[Metrics] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was collected."""
+        self._collected: dict[str, np.ndarray] = {}
+
+    def process(self, inputs: dict[str, Any], outputs: Tensor) -> None:
+        """Keep a batch's features by image."""
+        features = outputs.detach().float().cpu().numpy()
+        self._collected.update(zip(inputs["img_paths"], features, strict=True))
+
+    def evaluate(self) -> OrderedDict[str, dict[str, float]]:
+        """Return protocol -> numbers on the main process, nothing on the others."""
+        gathered = comm.gather(self._collected, dst=0)
+        self.reset()
+        if not comm.is_main_process():
+            return OrderedDict()
+        by_path = dict(itertools.chain.from_iterable(part.items() for part in gathered))
+        records = self._test_set.records
+        images = np.stack([by_path[record.path] for record in records])
+        self.features = FeatureSet(self._test_set.dataset, records, (images,))
+        self.metrics = compute(self._cfg, self.features, self._test_set.protocols.values())
+        return OrderedDict((entry.protocol.partition("/")[2], entry.as_dict()) for entry in self.metrics)
+
+
+def compute(cfg, features: FeatureSet, protocols: Iterable[Protocol]) -> list[Metrics]:
+    """Compute protocols from features, with the distances that `TEST` asks for."""
+    return list(
+        evaluate_all(features, list(protocols), distances=partial(_distances, cfg), memory=cfg.TEST.MEMORY).values()
+    )
+
+
+def _distances(cfg, query: np.ndarray, gallery: np.ndarray) -> Distances:
+    if cfg.TEST.AQE.ENABLED:
+        options = cfg.TEST.AQE
+        query, gallery = expand(query, gallery, k=options.QE_K, alpha=options.ALPHA, times=options.QE_TIME)
+    if cfg.TEST.RERANK.ENABLED:
+        options = cfg.TEST.RERANK
+        return rerank(query, gallery, metric=cfg.TEST.METRIC, k1=options.K1, k2=options.K2, weight=options.LAMBDA)
+    return FeatureDistances([(query, gallery)], cfg.TEST.METRIC)
+
+
+def calibrations(cfg, features: FeatureSet, protocols: Iterable[Protocol]) -> dict[str, Calibration]:
+    """Choose same-person thresholds under each protocol."""
+    found = {}
+    for each in protocols:
+        chosen = select(each, features.dataset)
+        sides = (features.images[0][features.rows(side)] for side in (chosen.query, chosen.gallery))
+        metas = Meta.of(chosen.query), Meta.of(chosen.gallery)
+        found[str(each)] = calibrate_distances(_distances(cfg, *sides), *metas, each, memory=cfg.TEST.MEMORY)
+    return found

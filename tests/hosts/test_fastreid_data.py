@@ -1,0 +1,277 @@
+"""Our datasets, batches, samplers and transforms in the host's terms."""
+
+import copy
+import json
+import pickle
+from functools import partial
+
+import pytest
+import torch
+from conftest import assert_one_line
+from fastreid.data.build import fast_batch_collator
+from fastreid.data.common import CommDataset
+from fastreid.data.datasets import DATASET_REGISTRY
+from fastreid.data.transforms import ToTensor
+from fastreid.data.transforms import build_transforms as build_host_transforms
+from fastreid.engine import DefaultTrainer, default_setup
+from fastreid.utils.env import seed_all_rng
+from PIL import Image
+
+from agreid_plugin.data.datasets import DATASETS
+from agreid_plugin.data.protocols import protocols
+from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid import transforms
+from agreid_plugin.hosts.fastreid.adapter import from_host, host_collate, to_host
+from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.data import ReIDDataset, build_test_loader, build_train_loader
+from agreid_plugin.hosts.fastreid.datasets import RecordItem, host_name
+from agreid_plugin.types import UNKNOWN, View
+
+IDS, IMAGES = 40, 8
+
+
+@pytest.fixture(scope="session")
+def agsynth(tmp_path_factory):
+    """A folder with a small AG-Synth as CARGO and as AG-ReID.v2: 20 identities to train on, 20 to test."""
+    root = tmp_path_factory.mktemp("agsynth")
+    for layout in ("cargo", "ag-reid-v2"):
+        make_agsynth(root, ids=IDS, images_per_id=IMAGES, size=(64, 32), layout=layout, progress=False)
+    return root
+
+
+@pytest.fixture
+def synth_config(config_file, agsynth):
+    """The small configuration on AG-Synth; overrides come as KEY, VALUE, ..."""
+
+    def load(*overrides):
+        sizes = ["INPUT.SIZE_TRAIN", "[64, 32]", "INPUT.SIZE_TEST", "[64, 32]", "MODEL.DEVICE", "cpu"]
+        names = ["DATASETS.NAMES", "('CARGO',)", "DATASETS.TESTS", "('CARGO_A2G',)", "DATASETS.ROOT", str(agsynth)]
+        return load_config(config_file, [*sizes, *names, *map(str, overrides)])
+
+    return load
+
+
+def test_every_dataset_and_protocol_has_a_name_in_the_registry():
+    for dataset in DATASETS:
+        DATASET_REGISTRY.get(host_name(dataset))
+        for protocol in protocols(dataset):
+            assert DATASET_REGISTRY.get(host_name(dataset, protocol)).protocol.name == protocol
+    assert host_name("AG-ReID.v2", "A2C") == "AG_ReID_v2_A2C"
+    assert host_name("CARGO", "AG-both") == "CARGO_AG_both"
+
+
+def test_items_are_three_fields_with_the_record_behind_them(agsynth):
+    dataset = DATASET_REGISTRY.get("CARGO")(root=str(agsynth))
+    item = dataset.train[0]
+    path, pid, camera = item
+    assert pid == f"CARGO_{item.record.pid}"
+    assert camera == f"CARGO_{item.record.camera}"
+    assert path == item.record.path
+    for twin in (copy.deepcopy(item), pickle.loads(pickle.dumps(item))):
+        assert twin == item
+        assert twin.record == item.record
+    assert all(isinstance(value, int) for value in dataset.query[0][1:])
+
+
+def test_combining_all_splits_keeps_the_records(agsynth):
+    plain = DATASET_REGISTRY.get("CARGO")(root=str(agsynth))
+    combined = DATASET_REGISTRY.get("CARGO")(root=str(agsynth), combineall=True)
+    assert len(combined.train) == len(plain.train) + len(plain.query) + len(plain.gallery) == IDS * IMAGES
+    assert len({item[1] for item in combined.train}) == IDS
+    assert all(isinstance(item, RecordItem) for item in combined.train)
+
+
+@pytest.mark.parametrize("name", ["CARGO_AG_cross", "CARGO_AG_both", "CARGO_A2G", "CARGO_ALL"])
+def test_the_stock_loader_gets_what_its_evaluator_can_do(agsynth, name):
+    dataset = DATASET_REGISTRY.get(name)(root=str(agsynth))
+    if name == "CARGO_AG_cross":
+        with pytest.raises(InputError, match="CARGO/AG-cross cannot be computed by fast-reid's own evaluator"):
+            _ = dataset.query
+        return
+    query_cameras = {item[2] for item in dataset.query}
+    gallery_cameras = {item[2] for item in dataset.gallery}
+    expected = {
+        "CARGO_ALL": query_cameras | gallery_cameras <= set(range(1, 14)),
+        "CARGO_A2G": not query_cameras & gallery_cameras,
+        "CARGO_AG_both": query_cameras | gallery_cameras == {0, 1},
+    }
+    assert expected[name]
+
+
+def test_the_hosts_own_dataset_reads_our_items(agsynth):
+    dataset = DATASET_REGISTRY.get("CARGO_A2G")(root=str(agsynth))
+    stock = CommDataset(dataset.query, ToTensor(), relabel=False)
+    batch = fast_batch_collator([stock[0], stock[1]])
+    assert batch["images"].shape == (2, 3, 64, 32)
+    assert batch["targets"].tolist() == [item[1] for item in dataset.query[:2]]
+
+
+def test_views_cameras_and_paths_reach_the_model(synth_config):
+    loader = build_train_loader(synth_config())
+    batch = next(iter(loader))
+    by_path = {item[0]: item.record for item in loader.dataset.img_items}
+    assert batch["images"].shape == (16, 3, 64, 32)
+    assert [View(view) for view in batch["views"].tolist()] == [by_path[path].view for path in batch["img_paths"]]
+    cameras = {loader.dataset.cam_dict[f"CARGO_{by_path[p].camera}"] for p in batch["img_paths"]}
+    assert cameras == set(batch["camids"].tolist())
+    assert "attributes" not in batch  # CARGO's layout has none
+
+
+def test_attributes_are_there_in_training_and_not_at_test(synth_config):
+    cfg = synth_config("DATASETS.NAMES", "('AG_ReID_v2',)")
+    loader = build_train_loader(cfg)
+    batch = next(iter(loader))
+    records = {item[0]: item.record for item in loader.dataset.img_items}
+    schema = loader.dataset.schema
+    assert batch["attributes"].shape == (16, 15)
+    for path, labels in zip(batch["img_paths"], batch["attributes"].tolist(), strict=True):
+        assert schema.encode(records[path].attributes) == tuple(labels)
+    test_loader = build_test_loader(cfg, [item.record for item in loader.dataset.img_items])
+    assert set(next(iter(test_loader))) == {"images", "targets", "camids", "views", "img_paths"}
+
+
+def test_tokens_of_captions_flow_through(agsynth):
+    items = DATASET_REGISTRY.get("CARGO_A2G")(root=str(agsynth)).query
+    dataset = ReIDDataset(items, ToTensor(), relabel=False, tokenize=lambda record: torch.tensor([record.pid, 1]))
+    batch = host_collate([dataset[0], dataset[1]])
+    assert batch["tokens"].tolist() == [[items[0].record.pid, 1], [items[1].record.pid, 1]]
+
+
+def test_batches_go_to_the_host_and_back(synth_config):
+    batch = next(iter(build_train_loader(synth_config())))
+    assert set(to_host(from_host(batch))) == set(batch)
+    assert torch.equal(from_host(batch).pids, batch["targets"])
+
+
+def test_training_on_ours_and_the_hosts_together(synth_config, agsynth, market):
+    (agsynth / "Market-1501-v15.09.15").exists() or (agsynth / "Market-1501-v15.09.15").symlink_to(
+        market / "Market-1501-v15.09.15"
+    )
+    loader = build_train_loader(synth_config("DATASETS.NAMES", "('CARGO', 'Market1501')"))
+    assert loader.dataset.num_classes == IDS // 2 + 8
+    views = {(item[1].split("_")[0], loader.dataset[index].view) for index, item in enumerate(loader.dataset.img_items)}
+    assert views == {("CARGO", View.AERIAL), ("CARGO", View.GROUND), ("market1501", UNKNOWN)}
+    assert len(next(iter(loader))["views"]) == 16
+
+
+@pytest.mark.parametrize("name", ["NaiveIdentitySampler", "BalancedIdentitySampler", "ViewBalancedIdentitySampler"])
+def test_identity_samplers_on_our_records(synth_config, name):
+    loader = build_train_loader(synth_config("DATALOADER.SAMPLER_TRAIN", name))
+    batch = next(iter(loader))
+    pids, counts = batch["targets"].unique(return_counts=True)
+    assert counts.tolist() == [4] * 4
+    if name == "ViewBalancedIdentitySampler":
+        for pid in pids:
+            assert batch["views"][batch["targets"] == pid].sort().values.tolist() == [0, 0, 1, 1]
+
+
+def test_own_images_in_a_csv_train_without_a_class(fastreid_command, config_file, agsynth, tmp_path):
+    dataset = DATASET_REGISTRY.get("CARGO_A2G")(root=str(agsynth))
+    rows = ["path,pid,split,view"]
+    rows += [f"{r.path},{r.pid},train,{r.view.name.lower()}" for r in (item.record for item in dataset.train)]
+    for split, items in (("query", dataset.query), ("gallery", dataset.gallery)):
+        rows += [f"{item[0]},{item[1]},{split},{item.record.view.name.lower()}" for item in items]
+    table = tmp_path / "mine.csv"
+    table.write_text("\n".join(rows))
+    outcome = fastreid_command(
+        *("train", "--config", config_file, "--output", tmp_path / "run", "DATASETS.ROOT", table),
+        *("DATASETS.NAMES", "('csv',)", "DATASETS.TESTS", "('csv_A2G',)", "SOLVER.MAX_EPOCH", 1),
+    )
+    assert outcome.code == 0, outcome.err
+    table.write_text("file,pid\na.jpg,1\n")
+    outcome = fastreid_command(
+        *("train", "--config", config_file, "--output", tmp_path / "run2", "DATASETS.ROOT", table),
+        *("DATASETS.NAMES", "('csv',)", "DATASETS.TESTS", "('csv_A2G',)"),
+    )
+    assert_one_line(outcome, "mine.csv", "path")
+
+
+def test_run_card_keeps_the_datasets_fingerprints(fastreid_command, config_file, agsynth, tmp_path):
+    outcome = fastreid_command(
+        *("train", "--config", config_file, "--output", tmp_path / "run", "DATASETS.ROOT", agsynth),
+        *("DATASETS.NAMES", "('CARGO',)", "DATASETS.TESTS", "('CARGO_A2G',)", "SOLVER.MAX_EPOCH", 1),
+    )
+    assert outcome.code == 0, outcome.err
+    fingerprints = json.loads((tmp_path / "run" / "run_card.json").read_text())["datasets"]
+    expected = DATASET_REGISTRY.get("CARGO")(root=str(agsynth)).fingerprint
+    assert fingerprints == {"CARGO": expected, "CARGO_A2G": expected}
+
+
+def test_the_stock_trainer_and_evaluator_on_agsynth(synth_config, agsynth, tmp_path, monkeypatch):
+    # 20 test identities: a random ranking finds the right one first in 1 of 20 queries.
+    monkeypatch.setattr("fastreid.data.build._root", str(agsynth))
+    monkeypatch.setattr("fastreid.engine.defaults.seed_all_rng", partial(seed_all_rng, 0))
+    epochs = ["SOLVER.MAX_EPOCH", 10, "TEST.EVAL_PERIOD", 10, "SOLVER.CHECKPOINT_PERIOD", 10]
+    cfg = synth_config("OUTPUT_DIR", tmp_path / "run", *epochs)
+    default_setup(cfg, None)
+    assert DefaultTrainer(cfg).train()["Rank-1"] > 3 * 100 / (IDS // 2)
+
+
+def host_pipeline_config(synth_config, *overrides):
+    switches = [f"INPUT.{node}.ENABLED" for node in transforms.HOST_SWITCHES.values()]
+    return synth_config(*(part for switch in switches for part in (switch, True)), *overrides)
+
+
+def kinds(compose) -> list[str]:
+    return [type(transform).__name__ for transform in compose.transforms]
+
+
+def test_host_in_a_pipeline_is_the_hosts_own(synth_config):
+    cfg = host_pipeline_config(synth_config)
+    host = kinds(build_host_transforms(cfg, is_train=True))
+    assert len(host) > 10
+    cfg.INPUT.PIPELINE = ["host"]
+    assert kinds(transforms.build_transforms(cfg, is_train=True)) == host
+
+
+def test_the_hosts_transforms_by_name_are_the_hosts_own_in_any_order(synth_config):
+    cfg = host_pipeline_config(synth_config)
+    names = ["AutoAugment", "Resize", "RandomResizedCrop", "PadCrop", "HorizontalFlip", "ColorJitter", "Affine"]
+    names += ["AugMix", "ToTensor", "RandomErasing", "RandomPatch"]
+    cfg.INPUT.PIPELINE = names
+    assert kinds(transforms.build_transforms(cfg, is_train=True)) == kinds(build_host_transforms(cfg, is_train=True))
+    cfg.INPUT.PIPELINE = ["HorizontalFlip", "Resize", "ToTensor"]
+    assert kinds(transforms.build_transforms(cfg, is_train=True)) == ["RandomHorizontalFlip", "Resize", "ToTensor"]
+
+
+@pytest.fixture
+def registered():
+    """A transform of ours, gone after the test."""
+
+    @transforms.register("Darken")
+    class Darken:
+        def __init__(self, by: float = 1.0):
+            self.by = by
+
+        def __call__(self, image):
+            return image - self.by
+
+    yield Darken
+    del transforms.TRANSFORMS["Darken"]
+
+
+def test_a_registered_transform_is_inserted_by_config(synth_config, registered):
+    cfg = synth_config("INPUT.PIPELINE", "['Resize', 'ToTensor', {'Darken': {'by': 7}}]")
+    pipeline = transforms.build_transforms(cfg, is_train=True)
+    assert isinstance(pipeline.transforms[-1], registered)
+    assert pipeline(Image.new("RGB", (5, 5), (10, 10, 10))).unique().tolist() == [3.0]
+    assert kinds(transforms.build_transforms(cfg, is_train=False)) == ["Resize", "ToTensor"]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "words"),
+    [
+        ("['Resise', 'ToTensor']", "INPUT.PIPELINE 'Resise' unknown (did you mean Resize?)"),
+        ("['Resize']", "never makes a tensor"),
+        ("['Resize', 'RandomErasing', 'ToTensor']", "RandomErasing cannot take a"),
+        ("['ToTensor', {'Darken': {'much': 1}}]", "INPUT.PIPELINE Darken: "),
+        ("[3]", "INPUT.PIPELINE takes names or"),
+    ],
+)
+def test_a_pipeline_that_cannot_work_is_one_line(fastreid_command, config_file, tmp_path, registered, pipeline, words):
+    rea = ["INPUT.REA.PROB", 1.0]
+    outcome = fastreid_command(
+        "train", "--config", config_file, "--output", tmp_path / "run", "INPUT.PIPELINE", pipeline, *rea
+    )
+    assert_one_line(outcome, words)

@@ -1,0 +1,107 @@
+"""`fastreid data`: make, check, list."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import assert_one_line
+from PIL import Image
+
+
+@pytest.fixture
+def made(fastreid_command, tmp_path):
+    """A tiny AG-Synth made by the command."""
+
+    def make(*arguments: object, root: str = "data"):
+        size = ["--ids", 4, "--images-per-id", 8, "--size", "32x16"]
+        return fastreid_command("data", "make", "agsynth", "--root", tmp_path / root, *size, *arguments)
+
+    return make
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [("cargo", "CARGO"), ("ag-reid-v2", "AG-ReID.v2"), ("cp2108", "CP2108"), ("tag-pedes", "TAG-PEDES")],
+)
+def test_what_is_made_passes_the_check(made, fastreid_command, tmp_path, layout, name):
+    outcome = made("--layout", layout)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.strip() == f"32 images in {tmp_path / 'data' / name}"
+    outcome = fastreid_command("data", "check", name, "--root", tmp_path / "data")
+    assert outcome.code == 0, outcome.out
+    assert outcome.out.startswith(name)
+    assert "no problem found" in outcome.out
+    assert "differs" not in outcome.out  # the real dataset's counts do not apply
+
+
+def test_one_seed_makes_one_tree(made, tmp_path):
+    for root, seed in (("a", 1), ("b", 1), ("c", 2)):
+        assert made("--seed", seed, root=root).code == 0
+    a, b, c = (tree(tmp_path / root) for root in "abc")
+    assert a == b
+    assert a.keys() != c.keys() or any(a[name] != c[name] for name in a)
+
+
+def test_a_folder_that_is_not_empty_is_kept(made, tmp_path):
+    assert made().code == 0
+    before = tree(tmp_path / "data")
+    assert_one_line(made("--seed", 5), "is not empty", str(tmp_path / "data" / "CARGO"))
+    assert tree(tmp_path / "data") == before
+    assert made("--seed", 5, "--overwrite").code == 0
+    assert tree(tmp_path / "data") != before
+
+
+def test_preview_is_a_picture(fastreid_command, tmp_path):
+    outcome = fastreid_command("data", "make", "agsynth", "--preview", tmp_path / "sheet.png", "--size", "32x16")
+    assert outcome.code == 0, outcome.err
+    assert min(Image.open(tmp_path / "sheet.png").size) > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["data", "make", "agsinth", "--root", "x"], ["'agsinth' unknown (did you mean agsynth?)"]),
+        (["data", "make", "agsynth"], ["--root", "--preview"]),
+        (["data", "make", "agsynth", "--root", "x", "--layout", "carg"], ["did you mean cargo?"]),
+        (["data", "make", "agsynth", "--root", "x", "--size", "big"], ["'big' is not HEIGHTxWIDTH"]),
+        (["data", "make", "agsynth", "--root", "x", "--ids", "1"], ["ids is 1"]),
+        (["data", "check", "CARG", "--root", "."], ["dataset 'CARG' unknown (did you mean CARGO?)"]),
+        (["data", "check", "CARGO", "--root", "nowhere"], ["nowhere"]),
+        (["data", "chek"], ["did you mean check?"]),
+    ],
+)
+def test_bad_input_is_one_line(fastreid_command, arguments, words):
+    assert_one_line(fastreid_command(*arguments), *words)
+
+
+def test_check_finds_broken_images_and_exits_with_2(made, fastreid_command, tmp_path):
+    made()
+    images = sorted((tmp_path / "data").rglob("*.jpg"))
+    images[0].write_bytes(b"")
+    images[1].write_bytes(images[1].read_bytes()[:200])
+    outcome = fastreid_command("data", "check", "CARGO", "--root", tmp_path / "data", "--json")
+    assert outcome.code == 2
+    problems = " ".join(json.loads(outcome.out)["problems"])
+    assert images[0].name in problems
+    assert images[1].name in problems
+    assert fastreid_command("data", "check", "CARGO", "--root", tmp_path / "data", "--no-images").code == 0
+
+
+def test_a_foreign_name_is_told_and_can_be_skipped(made, fastreid_command, tmp_path):
+    made()
+    image = next((tmp_path / "data").rglob("*.jpg"))
+    image.rename(image.with_name("holiday.jpg"))
+    check = ["data", "check", "CARGO", "--root", tmp_path / "data"]
+    assert_one_line(fastreid_command(*check), "holiday.jpg", "1 of")
+    outcome = fastreid_command(*check, "--skip-bad-names")
+    assert "holiday.jpg" in outcome.out
+
+
+def test_list_names_every_protocol_with_its_source(fastreid_command):
+    out = fastreid_command("data", "list").out
+    for word in ("CARGO/AG-both", "CARGO/AG-cross", "AG-ReID.v2/A2C", "LAGPeR/G2AG", "TAG-PEDES/T2I-aerial", "SeCap"):
+        assert word in out
