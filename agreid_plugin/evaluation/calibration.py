@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agreid_plugin.data.datasets.files import read_json
 from agreid_plugin.data.protocols import Meta, Protocol
 from agreid_plugin.errors import InputError, unknown
@@ -106,7 +108,7 @@ def calibrate_distances(
         draws: how often query identities are drawn for the confidence intervals.
         level: share of the draws inside an interval.
         seed: fixes the draws.
-        memory: megabytes to use on top of the features; the nearest impostors are kept besides.
+        memory: megabytes to use on top of the features; a high rate of very many pairs needs more.
         views: as in `evaluate`.
     """
     if not fprs or not all(0 < fpr < 1 for fpr in fprs):
@@ -127,7 +129,8 @@ def calibrate_distances(
 
 
 def _too_few(name: str, pairs: Pairs, fpr: float) -> str:
-    counts = f"{pairs.genuine.sum()} genuine and {pairs.impostors.sum()} impostor pairs"
+    people = np.count_nonzero(pairs.impostors + pairs.genuine)
+    counts = f"{pairs.genuine.sum()} genuine and {pairs.impostors.sum()} impostor pairs of {people} query identities"
     return f"{name}: {counts} do not show a false positive rate of {fpr:g}"
 
 

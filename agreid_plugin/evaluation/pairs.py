@@ -11,8 +11,8 @@ from agreid_plugin.evaluation.distances import Distances, blocks
 from agreid_plugin.evaluation.matches import Matches
 from agreid_plugin.evaluation.metrics import label_name
 
-KEPT = 2**22  # so many impostor pairs are always kept
-SPARE = 4  # times the highest rate asked for: a draw of identities may have to look further than the whole set
+KEPT = 2**20  # so many impostor pairs are always kept
+SPARE = 2  # times the highest rate asked for: a draw of identities may have to look further than the whole set
 
 
 class Pairs:
@@ -48,7 +48,7 @@ class Pairs:
         near = distances[distances <= self._bound]
         self._near.append((near, np.full(len(near), identity, dtype=np.int32)))
         self._held += len(near)
-        if self._held > 2 * self._capacity:
+        if self._held > 1.25 * self._capacity:
             self._forget()
 
     def nearest_impostors(self) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +76,7 @@ def collect_pairs(distances: Distances, matches: Matches, highest_rate: float, m
         for query in views[0]
         for gallery in views[1]
     }
-    for rows in blocks(np.arange(len(matches.query)), distances.shape[1], memory):
+    for rows in blocks(np.arange(len(matches.query)), distances.shape[1], memory / 2):  # the pairs take the other half
         block = distances.rows(rows)
         _add_genuine(found, block, rows, identity, matches)
         _add_impostors(found, matches.leave_strangers(rows, block), rows, identity, matches)

@@ -112,12 +112,18 @@ def test_rates_that_cannot_be_measured_are_noted_or_refused():
     result = calibrate_line(fprs=[1e-4, 0.5])
     assert [point.fpr for point in result.directions["aerial->ground"].points] == [0.5]
     assert result.notes == (
-        "aerial->ground: 4 genuine and 4 impostor pairs do not show a false positive rate of 0.0001",
+        "aerial->ground: 4 genuine and 4 impostor pairs of 2 query identities do not show a false positive rate of "
+        "0.0001",
     )
     with pytest.raises(InputError, match="nothing to calibrate on: aerial->ground: 4 genuine"):
         calibrate_line(fprs=[1e-4])
     with pytest.raises(InputError, match=r"between 0 and 1, got 1\.5"):
         calibrate_line(fprs=[1.5])
+
+
+def test_one_person_cannot_be_drawn_from():
+    with pytest.raises(InputError, match="2 genuine and 2 impostor pairs of 1 query identities"):
+        calibrate(QUERY[0][:1], GALLERY[0], QUERY[1][:1], GALLERY[1], make_protocol(), fprs=[0.5])
 
 
 def test_unknown_points_are_refused():

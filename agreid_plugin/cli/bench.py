@@ -1,0 +1,50 @@
+"""`fastreid bench`: speed and memory, measured side by side in one run."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import RawDescriptionHelpFormatter
+
+EXAMPLES = """examples:
+  fastreid bench agsynth                                 images a second
+  fastreid bench evaluation                              ours against fast-reid's, 3,000 x 50,000 x 768
+  fastreid bench evaluation --queries 500 --gallery 5000
+"""
+
+
+def add_to(subparsers: argparse._SubParsersAction) -> None:
+    """Add the command and what it measures."""
+    parser = subparsers.add_parser("bench", help="measure speed and memory")
+    what = parser.add_subparsers(metavar="WHAT", required=True)
+    synth = what.add_parser("agsynth", help="images a second that AG-Synth makes")
+    synth.add_argument("--images", type=int, default=240, metavar="N", help="pictures to make (default: 240)")
+    synth.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
+    synth.set_defaults(run=_agsynth)
+    evaluation = what.add_parser(
+        "evaluation",
+        help="our evaluator against fast-reid's",
+        description="Rank the same random features with our evaluator and with fast-reid's, Cython where it builds and "
+        "Python (on few queries, as it is slow), each in a process of its own.",
+        epilog=EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    evaluation.add_argument("--queries", type=int, default=3000, metavar="N")
+    evaluation.add_argument("--gallery", type=int, default=50_000, metavar="N")
+    evaluation.add_argument("--width", type=int, default=768, metavar="D")
+    evaluation.add_argument("--python-queries", type=int, default=20, metavar="N", help="queries for the Python loop")
+    evaluation.set_defaults(run=_evaluation)
+
+
+def _agsynth(args: argparse.Namespace) -> None:
+    from agreid_plugin.data.synth import images_a_second
+
+    for size in ((128, 64), (256, 128)):
+        rate = images_a_second(args.images, size, args.workers)
+        print(f"{size[0]}x{size[1]}: {rate:.0f} images/s", flush=True)
+
+
+def _evaluation(args: argparse.Namespace) -> None:
+    from agreid_plugin.hosts.fastreid.bench import bench_evaluation
+
+    for line in bench_evaluation(args.queries, args.gallery, args.width, args.python_queries):
+        print(line, flush=True)

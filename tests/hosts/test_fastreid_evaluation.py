@@ -1,0 +1,210 @@
+"""Evaluation through the host: one pass, every protocol, one process or two."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_one_line
+from fastreid.engine import DefaultTrainer
+from fastreid.evaluation import inference_on_dataset
+
+from agreid_plugin.data.protocols import protocols
+from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.evaluation import Calibration
+from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, test_sets
+from agreid_plugin.hosts.fastreid.trainer import Trainer
+
+test_sets.__test__ = False  # the function's name, not a test's
+
+
+@pytest.fixture(scope="session")
+def cargo(tmp_path_factory):
+    """A small AG-Synth as CARGO with an odd number of test images, so that two processes get unequal shares."""
+    root = tmp_path_factory.mktemp("cargo")
+    folder = make_agsynth(root, ids=12, images_per_id=8, size=(32, 16), progress=False)
+    next(iter(sorted(folder.glob("gallery/*/*.jpg")))).unlink()
+    return root
+
+
+@pytest.fixture
+def names(cargo):
+    """Overrides that train and test on `cargo`."""
+    return ["DATASETS.ROOT", cargo, "DATASETS.NAMES", "('CARGO',)", "DATASETS.TESTS", "('CARGO',)"]
+
+
+@pytest.fixture
+def trained(fastreid_command, config_file, tmp_path, names):
+    """A run of one epoch."""
+    run = tmp_path / "run"
+    outcome = fastreid_command("train", "--config", config_file, "--output", run, *names, "SOLVER.MAX_EPOCH", 1)
+    assert outcome.code == 0, outcome.err
+    return run, outcome
+
+
+@pytest.fixture
+def evaluate(fastreid_command, config_file, tmp_path, names, trained):
+    """Run `fastreid eval` on the trained weights; returns its outcome and results."""
+
+    def run(*arguments: object, output: str = "eval", overrides: tuple = ()):
+        folder = tmp_path / output
+        base = ["eval", "--config", config_file, "--output", folder]
+        if "--features" not in arguments:
+            base += ["--weights", trained[0] / "model_final.pth"]
+        outcome = fastreid_command(*base, *arguments, "--num-machines", 1, *names, *overrides)
+        path = folder / "results.json"
+        return outcome, json.loads(path.read_text()) if path.exists() else None
+
+    return run
+
+
+def test_all_protocols_come_from_one_pass(trained):
+    run, outcome = trained
+    assert outcome.out.count("Start inference") == 1
+    results = json.loads((run / "results.json").read_text())
+    assert list(results) == ["CARGO"]
+    assert list(results["CARGO"]) == list(protocols("CARGO"))
+    for entry in results["CARGO"].values():
+        assert {"Rank-1", "Rank-5", "Rank-10", "mAP", "mINP", "queries", "skipped_queries", "gallery"} <= set(entry)
+    for protocol in protocols("CARGO").values():
+        assert f"| {protocol} " in outcome.out
+        assert protocol.source in outcome.out
+
+
+def test_every_number_reaches_metrics_json_under_its_full_name(trained):
+    lines = [json.loads(line) for line in (trained[0] / "metrics.json").read_text().splitlines()]
+    results = json.loads((trained[0] / "results.json").read_text())["CARGO"]
+    (line,) = [line for line in lines if "CARGO/A2G/mAP" in line]
+    assert line["CARGO/A2G/mAP"] == pytest.approx(results["A2G"]["mAP"])
+    assert line["CARGO/AG-both/Rank-1"] == pytest.approx(results["AG-both"]["Rank-1"])
+    assert line["metric"] == pytest.approx((results["ALL"]["mAP"] + results["ALL"]["Rank-1"]) / 2)
+
+
+def test_several_names_of_one_dataset_share_a_pass(evaluate):
+    outcome, results = evaluate(overrides=("DATASETS.TESTS", "('CARGO_A2G', 'CARGO_ALL')"))
+    assert outcome.out.count("Start inference") == 1
+    assert list(results["CARGO"]) == ["A2G", "ALL"]
+
+
+def test_ours_and_the_hosts_datasets_together(evaluate, cargo, market):
+    link = cargo / "Market-1501-v15.09.15"
+    if not link.exists():
+        link.symlink_to(market / "Market-1501-v15.09.15")
+    _, results = evaluate(overrides=("DATASETS.TESTS", "('Market1501', 'CARGO_A2G')"))
+    assert {name: list(entries) for name, entries in results.items()} == {"Market1501": ["ALL"], "CARGO": ["A2G"]}
+
+
+def test_two_processes_give_the_numbers_of_one(evaluate):
+    # 16 images a batch in each process both times
+    _, one = evaluate(output="one", overrides=("TEST.IMS_PER_BATCH", 16))
+    _, two = evaluate("--num-processes", 2, output="two", overrides=("TEST.IMS_PER_BATCH", 32))
+    assert one["CARGO"]["ALL"]["gallery"] % 2 == 1
+    assert two == one
+
+
+@pytest.mark.parametrize("name", ["CARGO_ALL", "CARGO_A2G", "CARGO_G2A", "CARGO_AG_both", "Market1501"])
+def test_equals_the_hosts_evaluator_where_its_rule_applies(config_file, cargo, market, tmp_path, monkeypatch, name):
+    root = market if name == "Market1501" else cargo
+    monkeypatch.setattr("fastreid.data.build._root", str(root))
+    options = ["DATASETS.ROOT", root, "DATASETS.TESTS", f"('{name}',)", "MODEL.DEVICE", "cpu"]
+    options += ["MODEL.HEADS.NUM_CLASSES", 8, "OUTPUT_DIR", tmp_path]
+    cfg = load_config(config_file, [str(option) for option in options])
+    torch.manual_seed(0)
+    model = DefaultTrainer.build_model(cfg)
+    stock = DefaultTrainer.test(cfg, model)
+    ((ours,),) = [entries.values() for key, entries in Trainer.test(cfg, model).items() if key != "metric"]
+    for number in ("Rank-1", "Rank-5", "Rank-10", "mAP", "mINP"):
+        assert ours[number] == pytest.approx(stock[number], abs=1e-3)
+
+
+def test_flip_test_is_the_mean_of_an_image_and_its_mirror(config_file, names):
+    cfg = load_config(config_file, [str(n) for n in (*names, "MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", 8)])
+    model = Trainer.build_model(cfg).eval()
+    (test_set,) = test_sets(cfg)
+    loader, evaluator = Trainer.build_evaluator(cfg, test_set)
+    inference_on_dataset(model, loader, evaluator, flip_test=True)
+    batch = next(iter(loader))
+    with torch.no_grad():
+        mirrored = {**batch, "images": batch["images"].flip(3)}
+        expected = (model(batch) + model(mirrored)) / 2
+    rows = [evaluator.features._places[path] for path in batch["img_paths"]]
+    np.testing.assert_allclose(evaluator.features.images[0][rows], expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_features_are_kept_and_evaluated_without_the_network(evaluate, tmp_path):
+    _, direct = evaluate("--protocols", "A2G", "AG-cross", "--save-features", tmp_path / "feats.npz")
+    # all protocols were extracted for, so another can be computed later
+    outcome, again = evaluate("--features", tmp_path / "feats.npz", "--protocols", "A2G", output="again")
+    assert outcome.code == 0, outcome.err
+    assert again["CARGO"]["A2G"] == direct["CARGO"]["A2G"]
+    assert "Start inference" not in outcome.out
+    outcome, reranked = evaluate(
+        "--features", tmp_path / "feats.npz", "--protocols", "A2G", "--rerank", output="rerank"
+    )
+    assert "re-ranked" in reranked["CARGO"]["A2G"]["distance"]
+
+
+def test_bootstrap_prints_intervals(evaluate):
+    outcome, results = evaluate("--protocols", "A2G", "--bootstrap", 200)
+    (line,) = [line for line in outcome.out.splitlines() if line.startswith("| CARGO/A2G") and "[" in line]
+    assert f"{results['CARGO']['A2G']['mAP']:.2f}" in outcome.out
+    assert "95 % confidence" in outcome.out
+    assert line.count("[") == 6  # Rank-1, 5, 10, 20, mAP, mINP
+
+
+def test_thresholds_are_saved_beside_the_checkpoint(evaluate, trained, fastreid_command):
+    outcome, _ = evaluate("--protocols", "ALL", "--calibrate")
+    assert outcome.code == 0, outcome.err
+    calibration = Calibration.load(trained[0] / "calibration_CARGO_ALL.json")
+    assert "ground->aerial" in calibration.directions
+
+
+def test_best_model_is_chosen_by_a_named_number(fastreid_command, config_file, names, tmp_path):
+    run = tmp_path / "run"
+    best = ["TEST.BEST_METRIC", "CARGO/G2A/Rank-5", "SOLVER.MAX_EPOCH", 1]
+    assert fastreid_command("train", "--config", config_file, "--output", run, *names, *best).code == 0
+    metric = torch.load(run / "model_final.pth", weights_only=True)["metric"]
+    assert metric == pytest.approx(json.loads((run / "results.json").read_text())["CARGO"]["G2A"]["Rank-5"])
+    outcome = fastreid_command(
+        "train", "--config", config_file, "--output", tmp_path / "b", *names, "TEST.BEST_METRIC", "CARGO/A2G/map"
+    )
+    assert_one_line(outcome, "TEST.BEST_METRIC 'CARGO/A2G/map' unknown (did you mean CARGO/A2G/mAP?)")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["TEST.PROTOCOLS", "['A2H']"], ["CARGO protocol 'A2H' unknown", "A2G"]),
+        (["TEST.PROTOCOLS", "['AG']"], ["names three tasks", "AG-both", "AG-cross"]),
+        (["DATASETS.TESTS", "('TAG_PEDES',)"], ["TAG-PEDES"]),
+    ],
+)
+def test_protocols_that_cannot_be_computed(fastreid_command, config_file, names, tmp_path, overrides, words):
+    outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "run", *names, *overrides)
+    assert_one_line(outcome, *words)
+
+
+def test_features_that_are_no_numbers_are_named(config_file, names):
+    cfg = load_config(config_file, [str(n) for n in names])
+    (test_set,) = test_sets(cfg)
+    evaluator = MultiProtocolEvaluator(cfg, test_set)
+    paths = [record.path for record in test_set.records]
+    features = torch.ones(len(paths), 4)
+    features[3, 1] = float("nan")
+    evaluator.process({"img_paths": paths}, features)
+    with pytest.raises(ValueError, match="1 of 47 image features have NaN") as error:
+        evaluator.evaluate()
+    assert paths[3] in str(error.value)
+
+
+def test_report_compares_two_runs_and_refuses_other_protocols(evaluate, fastreid_command, tmp_path):
+    evaluate("--protocols", "A2G", output="a")
+    evaluate("--protocols", "A2G", "--rerank", output="b")
+    evaluate("--protocols", "G2A", output="c")
+    outcome = fastreid_command("report", tmp_path / "a", tmp_path / "b" / "results.json")
+    assert outcome.code == 0, outcome.err
+    assert "CARGO/A2G (SeCap and ViSA" in outcome.out
+    assert "with p=" in outcome.out or "no difference shown" in outcome.out
+    assert_one_line(fastreid_command("report", tmp_path / "a", tmp_path / "c"), "no protocol in common", "CARGO/G2A")
+    assert_one_line(fastreid_command("report", tmp_path / "a", tmp_path / "nowhere"), "nowhere")
