@@ -8,7 +8,7 @@ def test_evaluators_rank_the_same_features(fastreid_command):
     outcome = fastreid_command("bench", "evaluation", *sizes)
     assert outcome.code == 0, outcome.err
     rows = [line.split("|") for line in outcome.out.splitlines() if re.match(r"\| (ours|fast-reid)", line)]
-    assert [row[1].strip() for row in rows][0] == "ours"
+    assert rows[0][1].strip() == "ours"
     assert len(rows) >= 2
     assert len({row[-2].strip() for row in rows}) == 1  # one mAP
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from agreid_plugin.data.protocols import Meta, Protocol, hidden_mask
-from agreid_plugin.data.protocols.matching import NOT_IN_GALLERY
+from agreid_plugin.data.protocols.matching import why_unmatched
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.inputs import check_lengths
 
@@ -40,7 +40,11 @@ class Matches:
         self._columns, self._ends = self._visible()
         counts = np.diff(self._ends, prepend=0)
         self.rows = np.flatnonzero(counts)
-        self.skipped = dict(Counter(self._reason(row) for row in np.flatnonzero(counts == 0)))
+        reasons = [self._why(row) for row in np.flatnonzero(counts == 0)]
+        self.skipped = dict(Counter(reasons))
+
+    def _why(self, row: int) -> str:
+        return why_unmatched(self.protocol, self.query[[row]], self.gallery[self.same_person(row)])
 
     def require(self, shape: tuple[int, int]) -> None:
         """Refuse distances of another shape, and queries of which none has a match."""
@@ -87,15 +91,6 @@ class Matches:
         hidden = hidden_mask(self.protocol, self.query[rows], self.gallery[columns])
         places, matches = np.nonzero(~hidden)
         return rows[places], columns[matches]
-
-    def _reason(self, row: int) -> str:
-        """Say why a query has no visible match, in the words of `data.protocols.unmatched`."""
-        columns = self.same_person(row)
-        if not len(columns):
-            return NOT_IN_GALLERY
-        sides = self.query[[row]], self.gallery[columns]
-        rules = [rule for rule in self.protocol.hide if hidden_mask(replace(self.protocol, hide=(rule,)), *sides).any()]
-        return f"all its gallery images hidden by {' and '.join(rules)}"
 
 
 def _steps(values: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ def unmatched(protocol: Protocol, query: list[Record], gallery: list[Record]) ->
     for pid, rows in _places(query).items():
         matches = metas[1][by_pid.get(pid, [])]
         for row in rows:
-            reason = _reason(protocol, metas[0][[row]], matches)
+            reason = why_unmatched(protocol, metas[0][[row]], matches)
             if reason:
                 found[reason].append(query[row].path)
     return dict(found)
@@ -35,7 +35,8 @@ def _places(records: Iterable[Record]) -> dict[int, list[int]]:
     return dict(places)
 
 
-def _reason(protocol: Protocol, query: Meta, matches: Meta) -> str:
+def why_unmatched(protocol: Protocol, query: Meta, matches: Meta) -> str:
+    """Say why one query has none of its identity's gallery images left; empty if it has."""
     if not len(matches):
         return NOT_IN_GALLERY
     if not np.all(mask(protocol.hide, query, matches)):
