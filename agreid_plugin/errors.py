@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MOST_SHOWN = 20  # known names spelled out in a complaint about an unknown one
+
 
 class InputError(ValueError):
     """Bad input: a file, key or value the user can put right.
@@ -27,4 +29,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """Build the error for a name that is not among the `known` ones: nearest name first, then all of them."""
     known = sorted(known)
-    return InputError(f"{kind} {name!r} unknown{did_you_mean(name, known)}; known: {', '.join(known) or 'none'}")
+    shown = known if len(known) <= MOST_SHOWN else [*known[:MOST_SHOWN], f"... ({len(known)} in all)"]
+    return InputError(f"{kind} {name!r} unknown{did_you_mean(name, known)}; known: {', '.join(shown) or 'none'}")

@@ -57,3 +57,8 @@ def test_unknown_lists_what_exists():
     error = unknown("dataset", "CARG", ["LAGPeR", "CARGO"])
     assert isinstance(error, InputError)
     assert str(error) == "dataset 'CARG' unknown (did you mean CARGO?); known: CARGO, LAGPeR"
+
+
+def test_unknown_does_not_list_hundreds():
+    message = str(unknown("dataset", "x", [f"name{number:03d}" for number in range(90)]))
+    assert message.endswith("name019, ... (90 in all)")

@@ -12,6 +12,7 @@ from PIL import Image
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import compat
+from agreid_plugin.hosts.fastreid.weights import read_checkpoint
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ class Harmful:
 )
 def test_checkpoints_of_three_shapes_are_read(tmp_path, content):
     torch.save(content, tmp_path / "a.pth")
-    assert compat.read_checkpoint(str(tmp_path / "a.pth"))["model"]["w"].item() == 1
+    assert read_checkpoint(str(tmp_path / "a.pth"))["model"]["w"].item() == 1
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
@@ -197,7 +198,7 @@ def test_code_in_a_checkpoint_does_not_run(tmp_path, monkeypatch, kind):
     else:
         torch.save({"model": Harmful()}, "a.pth")
     with pytest.raises(InputError, match="can run code"):
-        compat.read_checkpoint("a.pth")
+        read_checkpoint("a.pth")
     assert not (tmp_path / "harm.txt").exists()
 
 
@@ -206,5 +207,5 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path, content):
     path = tmp_path / "a.pth"
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"a\.pth") as error:
-        compat.read_checkpoint(str(path))
+        read_checkpoint(str(path))
     assert "\n" not in str(error.value)

@@ -113,9 +113,32 @@ def test_equals_the_hosts_evaluator_where_its_rule_applies(config_file, cargo, m
     torch.manual_seed(0)
     model = DefaultTrainer.build_model(cfg)
     stock = DefaultTrainer.test(cfg, model)
-    ((ours,),) = [entries.values() for key, entries in Trainer.test(cfg, model).items() if key != "metric"]
+    (ours,) = [numbers for key, numbers in Trainer.test(cfg, model).items() if key != "metric"]
+    protocol = {name.partition("/")[0] for name in ours}.pop()
     for number in ("Rank-1", "Rank-5", "Rank-10", "mAP", "mINP"):
-        assert ours[number] == pytest.approx(stock[number], abs=1e-3)
+        assert ours[f"{protocol}/{number}"] == pytest.approx(stock[number], abs=1e-3)
+
+
+def test_the_evaluator_serves_the_hosts_stock_test_loop(config_file, names, capfd):
+    class Mine(DefaultTrainer):
+        @classmethod
+        def build_evaluator(cls, cfg, dataset_name, output_dir=None):
+            (test_set,) = test_sets(cfg)
+            return Trainer.build_evaluator(cfg, test_set)
+
+    options = (*names, "MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", 8, "TEST.PROTOCOLS", "['A2G']")
+    cfg = load_config(config_file, [str(n) for n in options])
+    results = Mine.test(cfg, Mine.build_model(cfg))
+    assert 0 <= results["A2G/mAP"] <= 100
+
+
+def test_true_positive_rates_when_asked_for(config_file, names):
+    options = (*names, "MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", 8, "TEST.ROC.ENABLED", True)
+    cfg = load_config(config_file, [str(n) for n in (*options, "TEST.PROTOCOLS", "['ALL']")])
+    evaluators = Trainer.run_test_sets(cfg, Trainer.build_model(cfg))
+    rates = {name: value for name, value in evaluators["CARGO"].numbers.items() if "TPR@FPR" in name}
+    assert "ALL/ground->aerial TPR@FPR=0.01" in rates
+    assert all(0 <= value <= 100 for value in rates.values())
 
 
 def test_flip_test_is_the_mean_of_an_image_and_its_mirror(config_file, names):
@@ -143,6 +166,28 @@ def test_features_are_kept_and_evaluated_without_the_network(evaluate, tmp_path)
         "--features", tmp_path / "feats.npz", "--protocols", "A2G", "--rerank", output="rerank"
     )
     assert "re-ranked" in reranked["CARGO"]["A2G"]["distance"]
+
+
+@pytest.mark.parametrize(
+    ("path", "overrides", "words"),
+    [
+        ("small.yml", [], "exists already"),
+        ("nowhere/feats.npz", [], "its folder does not exist"),
+        ("feats.npz", ["DATASETS.TESTS", "('CARGO', 'Market1501')"], "keeps one dataset's features"),
+    ],
+)
+def test_features_that_cannot_be_kept_are_refused_before_inference(evaluate, tmp_path, path, overrides, words):
+    outcome, _ = evaluate("--save-features", tmp_path / path, overrides=tuple(overrides))
+    assert_one_line(outcome, words)
+
+
+def test_evaluation_leaves_the_runs_own_files_alone(fastreid_command, trained, names):
+    run, _ = trained
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    outcome = fastreid_command("eval", "--config", run / "config.yaml", "--weights", run / "model_final.pth")
+    assert outcome.code == 0, outcome.err
+    assert (run / "eval" / "results.json").exists()
+    assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 
 def test_bootstrap_prints_intervals(evaluate):

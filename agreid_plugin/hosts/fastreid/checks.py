@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.evaluation import NUMBERS
+from agreid_plugin.evaluation import NUMBERS, Metrics
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.evaluator import TestSet
 from agreid_plugin.hosts.fastreid.transforms import check_pipeline
@@ -156,13 +156,12 @@ def check_best_metric(cfg, sets: Iterable[TestSet]) -> None:
         raise unknown("TEST.BEST_METRIC", cfg.TEST.BEST_METRIC, known)
 
 
-def best_metric(cfg, results: dict[str, dict[str, dict[str, float]]]) -> float:
+def best_metric(cfg, metrics: Sequence[Metrics]) -> float:
     """Return the number that selects the best model; without a name the first protocol's mean of mAP and Rank-1."""
     if cfg.TEST.BEST_METRIC:
-        dataset, protocol, number = cfg.TEST.BEST_METRIC.split("/")
-        return results[dataset][protocol][number]
-    first = next(iter(next(iter(results.values())).values()))
-    return (first["mAP"] + first["Rank-1"]) / 2
+        protocol, _, number = cfg.TEST.BEST_METRIC.rpartition("/")
+        return next(entry[number] for entry in metrics if entry.protocol == protocol)
+    return (metrics[0]["mAP"] + metrics[0]["Rank-1"]) / 2
 
 
 def check_feature_width(cfg, model: torch.nn.Module) -> None:

@@ -11,7 +11,6 @@ import collections.abc
 import importlib
 import importlib.machinery
 import importlib.util
-import pickle
 import sys
 import warnings
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.ranking import rank
 from agreid_plugin.hosts import torchvision_ops
 
@@ -386,25 +385,6 @@ def restore_training_mode() -> None:
 def safe_checkpoints() -> None:
     """Load tensors and plain values only, from the host's format or a plain state dict."""
 
-    def load_file(self, path):  # noqa: ARG001
-        return read_checkpoint(path)
+    from agreid_plugin.hosts.fastreid.weights import read_checkpoint
 
-    _host("utils.checkpoint").Checkpointer._load_file = load_file
-
-
-def read_checkpoint(path: str) -> dict:
-    """Read a checkpoint file into `{"model": state dict, ...}` without running code stored in it."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise InputError(
-            f"{path} was not loaded: it holds more than tensors and plain values, or is damaged (one that holds more "
-            "can run code); save its state dict alone"
-        ) from None
-    except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a checkpoint: {first_line(error)}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds a {type(content).__name__}, not a checkpoint")
-    if "model" in content:
-        return content
-    return {"model": content.get("state_dict", content)}
+    _host("utils.checkpoint").Checkpointer._load_file = lambda self, path: read_checkpoint(path)  # noqa: ARG005

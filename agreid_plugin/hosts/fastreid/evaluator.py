@@ -120,12 +120,14 @@ class MultiProtocolEvaluator(DatasetEvaluator):
     Attributes:
         features: the features of the last pass, on the main process.
         metrics: the numbers of the last pass, on the main process.
+        numbers: the same as the host takes them, `A2G/mAP` -> percent.
     """
 
     def __init__(self, cfg, test_set: TestSet):
         self._cfg, self._test_set = cfg, test_set
         self.features: FeatureSet | None = None
         self.metrics: list[Metrics] = []
+        self.numbers: OrderedDict[str, float] = OrderedDict()
         self.reset()
 
     def reset(self) -> None:
@@ -137,18 +139,36 @@ class MultiProtocolEvaluator(DatasetEvaluator):
         features = outputs.detach().float().cpu().numpy()
         self._collected.update(zip(inputs["img_paths"], features, strict=True))
 
-    def evaluate(self) -> OrderedDict[str, dict[str, float]]:
-        """Return protocol -> numbers on the main process, nothing on the others."""
+    def evaluate(self) -> OrderedDict[str, float]:
+        """Return the numbers on the main process, as `A2G/mAP`, nothing on the others."""
         gathered = comm.gather(self._collected, dst=0)
         self.reset()
         if not comm.is_main_process():
             return OrderedDict()
         by_path = dict(itertools.chain.from_iterable(part.items() for part in gathered))
-        records = self._test_set.records
+        records, protocols = self._test_set.records, self._test_set.protocols.values()
         images = np.stack([by_path[record.path] for record in records])
         self.features = FeatureSet(self._test_set.dataset, records, (images,))
-        self.metrics = compute(self._cfg, self.features, self._test_set.protocols.values())
-        return OrderedDict((entry.protocol.partition("/")[2], entry.as_dict()) for entry in self.metrics)
+        self.metrics = compute(self._cfg, self.features, protocols)
+        numbers = {name: entry.as_dict() for name, entry in zip(self._test_set.protocols, self.metrics, strict=True)}
+        if self._cfg.TEST.ROC.ENABLED:
+            for name, entry in self._test_set.protocols.items():
+                numbers[name].update(self._true_positive_rates(entry))
+        flat = ((f"{name}/{key}", value) for name, row in numbers.items() for key, value in row.items())
+        self.numbers = OrderedDict(flat)
+        return self.numbers
+
+    def _true_positive_rates(self, protocol: Protocol) -> dict[str, float]:
+        try:
+            found = thresholds(self._cfg, self.features, protocol)
+        except InputError as error:  # too few pairs for a rate are no reason to end a training
+            _logger.warning("%s", error)
+            return {}
+        return {
+            f"{direction} TPR@FPR={point.fpr:g}": 100 * point.tpr
+            for direction, entry in found.directions.items()
+            for point in entry.points
+        }
 
 
 def compute(cfg, features: FeatureSet, protocols: Iterable[Protocol]) -> list[Metrics]:
@@ -168,12 +188,9 @@ def _distances(cfg, query: np.ndarray, gallery: np.ndarray) -> Distances:
     return FeatureDistances([(query, gallery)], cfg.TEST.METRIC)
 
 
-def calibrations(cfg, features: FeatureSet, protocols: Iterable[Protocol]) -> dict[str, Calibration]:
-    """Choose same-person thresholds under each protocol."""
-    found = {}
-    for each in protocols:
-        chosen = select(each, features.dataset)
-        sides = (features.images[0][features.rows(side)] for side in (chosen.query, chosen.gallery))
-        metas = Meta.of(chosen.query), Meta.of(chosen.gallery)
-        found[str(each)] = calibrate_distances(_distances(cfg, *sides), *metas, each, memory=cfg.TEST.MEMORY)
-    return found
+def thresholds(cfg, features: FeatureSet, protocol: Protocol) -> Calibration:
+    """Choose same-person thresholds under a protocol."""
+    chosen = select(protocol, features.dataset)
+    sides = (features.images[0][features.rows(side)] for side in (chosen.query, chosen.gallery))
+    metas = Meta.of(chosen.query), Meta.of(chosen.gallery)
+    return calibrate_distances(_distances(cfg, *sides), *metas, protocol, memory=cfg.TEST.MEMORY)

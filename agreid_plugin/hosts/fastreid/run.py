@@ -31,7 +31,8 @@ from agreid_plugin.evaluation import (
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid import checks, console
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, calibrations, choose, compute
+from agreid_plugin.hosts.fastreid.data import source_of
+from agreid_plugin.hosts.fastreid.evaluator import choose, compute, thresholds
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.weights import load_weights
 
@@ -50,6 +51,9 @@ def evaluate(args: Namespace) -> None:
     """Evaluate as `fastreid eval` was asked to."""
     cfg = _configured(args)
     checks.check_config(cfg)
+    _check_writable(Path(cfg.OUTPUT_DIR))
+    if args.save_features:
+        _check_features_file(cfg, Path(args.save_features))
     if args.features:
         _evaluate_features(cfg, args)
         return
@@ -62,6 +66,8 @@ def _configured(args: Namespace):
     cfg = load_config(args.config_file, args.overrides)
     if args.output:
         cfg.OUTPUT_DIR = args.output
+    elif args.eval_only:
+        cfg.OUTPUT_DIR = str(Path(cfg.OUTPUT_DIR) / "eval")  # the run's own files stay as they are
     if args.eval_only:
         cfg.MODEL.WEIGHTS = args.weights or cfg.MODEL.WEIGHTS
         cfg.TEST.PROTOCOLS = args.protocols or cfg.TEST.PROTOCOLS
@@ -77,6 +83,10 @@ def _claim_output(folder: Path, resume: bool) -> None:
     marker = folder / "last_checkpoint"
     if marker.exists() and not resume:
         raise InputError(f"{folder} holds a run already: continue it with --resume, or choose another --output")
+    _check_writable(folder)
+
+
+def _check_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".write-test-{os.getpid()}"
@@ -84,6 +94,16 @@ def _claim_output(folder: Path, resume: bool) -> None:
         probe.unlink()
     except OSError as error:
         raise InputError(f"output folder {folder} cannot be written: {error.strerror or error}") from None
+
+
+def _check_features_file(cfg, path: Path) -> None:
+    datasets = {source_of(name) or name for name in cfg.DATASETS.TESTS}
+    if len(datasets) > 1:
+        raise InputError(f"--save-features keeps one dataset's features, DATASETS.TESTS names {', '.join(datasets)}")
+    if path.exists():
+        raise InputError(f"--save-features {path} exists already; choose another name")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"--save-features {path}: its folder does not exist")
 
 
 def _launch(main: Callable, cfg, args: Namespace) -> None:
@@ -116,15 +136,17 @@ def _train_process(cfg, args: Namespace) -> None:
 def _evaluate_process(cfg, args: Namespace) -> None:
     cfg = _set_up(cfg, args)
     model = _load_model(cfg)
-    results, evaluators = Trainer.test_with_evaluators(cfg, model)
+    evaluators = Trainer.run_test_sets(cfg, model)
     if not comm.is_main_process():
         return
     if args.save_features:
-        _save_features(args.save_features, evaluators)
+        (evaluator,) = evaluators.values()
+        save_features(args.save_features, evaluator.features)
+        _logger.info("features of %d images in %s", len(evaluator.features.records), args.save_features)
     if args.calibrate:
-        _save_thresholds(cfg, [evaluator.features for evaluator in evaluators])
-    _report(cfg, args, [entry for evaluator in evaluators for entry in evaluator.metrics])
-    verify_results(cfg, _by_protocol(results))
+        _save_thresholds(cfg, [evaluator.features for evaluator in evaluators.values()])
+    _report(cfg, args, [entry for evaluator in evaluators.values() for entry in evaluator.metrics])
+    verify_results(cfg, _by_protocol({name: evaluator.numbers for name, evaluator in evaluators.items()}))
 
 
 def _load_model(cfg):
@@ -160,21 +182,14 @@ def _intervals(args: Namespace, metrics: list[Metrics]) -> str:
     return tabulate(rows, ["protocol", *NUMBERS], tablefmt="github")
 
 
-def _save_features(path: str, evaluators: list[MultiProtocolEvaluator]) -> None:
-    if len(evaluators) > 1:
-        raise InputError(f"--save-features keeps one dataset's features, DATASETS.TESTS names {len(evaluators)}")
-    save_features(path, evaluators[0].features)
-    _logger.info("features of %d images in %s", len(evaluators[0].features.records), path)
-
-
 def _save_thresholds(cfg, features: list[FeatureSet]) -> None:
     """Write same-person thresholds beside the checkpoint they belong to, or into the output folder without one."""
     folder = Path(cfg.MODEL.WEIGHTS).parent if cfg.MODEL.WEIGHTS else Path(cfg.OUTPUT_DIR)
     for entry in features:
-        for name, found in calibrations(cfg, entry, choose(entry.dataset, cfg.TEST.PROTOCOLS).values()).items():
-            path = folder / f"calibration_{name.replace('/', '_')}.json"
-            found.save(path)
-            _logger.info("same-person thresholds of %s in %s", name, path)
+        for protocol in choose(entry.dataset, cfg.TEST.PROTOCOLS).values():
+            path = folder / f"calibration_{str(protocol).replace('/', '_')}.json"
+            thresholds(cfg, entry, protocol).save(path)
+            _logger.info("same-person thresholds of %s in %s", protocol, path)
 
 
 def _set_up(cfg, args: Namespace):
@@ -187,14 +202,15 @@ def _set_up(cfg, args: Namespace):
     # The host's set-up seeds with a number of its own; it has no key for one.
     defaults.seed_all_rng = partial(seed_all_rng, cfg.SEED + comm.get_rank())
     default_setup(cfg, args)
+    _logger.info("seed %d, device %s", cfg.SEED, cfg.MODEL.DEVICE)
     return cfg
 
 
-def _by_protocol(results: dict) -> dict:
+def _by_protocol(results: dict) -> dict[str, dict[str, float]]:
     """Return the numbers by the protocol's full name, as `TEST.EXPECTED_RESULTS` writes it."""
-    return {
-        f"{dataset}/{protocol}": numbers
-        for dataset, protocols in results.items()
-        if isinstance(protocols, dict)
-        for protocol, numbers in protocols.items()
-    }
+    found: dict[str, dict[str, float]] = {}
+    for dataset, numbers in results.items():
+        for key, value in numbers.items() if isinstance(numbers, dict) else ():
+            protocol, _, number = key.partition("/")
+            found.setdefault(f"{dataset}/{protocol}", {})[number] = value
+    return found

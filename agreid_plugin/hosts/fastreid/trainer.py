@@ -55,27 +55,27 @@ class Trainer(DefaultTrainer):
         """Evaluate every test set in one pass each, and keep the numbers in results.json.
 
         Returns:
-            dataset -> protocol -> numbers, and under `metric` the one that selects the best model.
+            dataset -> {`A2G/mAP`: number, ...}, and under `metric` the number that selects the best model.
         """
-        results, evaluators = cls.test_with_evaluators(cfg, model)
-        if comm.is_main_process():
-            metrics = [entry for evaluator in evaluators for entry in evaluator.metrics]
-            save_results(Path(cfg.OUTPUT_DIR) / RESULTS, metrics)
-            _logger.info("results in percent:\n%s", table(metrics))
-            results["metric"] = checks.best_metric(cfg, results)
+        evaluators = cls.run_test_sets(cfg, model)
+        if not comm.is_main_process():
+            return OrderedDict()
+        metrics = [entry for evaluator in evaluators.values() for entry in evaluator.metrics]
+        save_results(Path(cfg.OUTPUT_DIR) / RESULTS, metrics)
+        _logger.info("results in percent:\n%s", table(metrics))
+        results = OrderedDict((name, evaluator.numbers) for name, evaluator in evaluators.items())
+        results["metric"] = checks.best_metric(cfg, metrics)
         return results
 
     @classmethod
-    def test_with_evaluators(cls, cfg, model) -> tuple[OrderedDict, list[MultiProtocolEvaluator]]:
-        """Run the model over every test set; returns the numbers, and the evaluators that hold the features."""
-        results, evaluators = OrderedDict(), []
+    def run_test_sets(cls, cfg, model) -> dict[str, MultiProtocolEvaluator]:
+        """Run the model over every test set; returns the evaluators, which hold features and numbers, by dataset."""
+        evaluators = {}
         for test_set in test_sets(cfg):
             loader, evaluator = cls.build_evaluator(cfg, test_set)
-            found = inference_on_dataset(model, loader, evaluator, flip_test=cfg.TEST.FLIP.ENABLED)
-            evaluators.append(evaluator)
-            if comm.is_main_process():
-                results[test_set.dataset.name] = found
-        return results, evaluators
+            inference_on_dataset(model, loader, evaluator, flip_test=cfg.TEST.FLIP.ENABLED)
+            evaluators[test_set.dataset.name] = evaluator
+        return evaluators
 
     def build_hooks(self):
         """Put our hooks in the place of the host's that they mend."""

@@ -1,19 +1,36 @@
-"""Weights into a model, counted: a file that fits badly is refused instead of half loaded."""
+"""Checkpoint files: read without running code in them, and refused instead of half loaded where they fit badly."""
 
 from __future__ import annotations
 
 import logging
+import pickle
 from pathlib import Path
 
+import torch
 from torch import nn
 
-from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.compat import read_checkpoint
+from agreid_plugin.errors import InputError, first_line
 
 _logger = logging.getLogger("fastreid.weights")
 
 ENOUGH = 0.9
 """Share of a model's tensors that a file must fill. The classifier of other identities may be missing."""
+
+
+def read_checkpoint(path: str | Path) -> dict:
+    """Read a checkpoint file into `{"model": state dict, ...}` without running code stored in it."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise InputError(
+            f"{path} was not loaded: it holds more than tensors and plain values, or is damaged (one that holds more "
+            "can run code); save its state dict alone"
+        ) from None
+    except (RuntimeError, EOFError, ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read as a checkpoint: {first_line(error)}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds a {type(content).__name__}, not a checkpoint")
+    return content if "model" in content else {"model": content.get("state_dict", content)}
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
@@ -24,7 +41,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     """
     if not Path(path).is_file():
         raise InputError(f"weight file {path} does not exist")
-    stored = {name.removeprefix("module."): value for name, value in read_checkpoint(str(path))["model"].items()}
+    stored = {name.removeprefix("module."): value for name, value in read_checkpoint(path)["model"].items()}
     wanted = model.state_dict()
     fitting = {name: value for name, value in stored.items() if name in wanted and value.shape == wanted[name].shape}
     missing = [name for name in wanted if name not in fitting]
