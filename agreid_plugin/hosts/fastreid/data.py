@@ -163,6 +163,8 @@ def build_train_loader(cfg) -> DeviceLoader:
         datasets.append(load_dataset(name, dataset_root(cfg), ["train"], **options))
         if comm.is_main_process():
             datasets[-1].show_train()
+            for note in datasets[-1].records.notes if isinstance(datasets[-1], RecordDataset) else ():
+                _logger.info("%s: %s", name, note)
     items = [item for dataset in datasets for item in dataset.train]
     train_set = ReIDDataset(items, build_transforms(cfg, is_train=True), relabel=True, schema=_joint_schema(datasets))
     per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
