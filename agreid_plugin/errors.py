@@ -1,5 +1,6 @@
 """What a user did wrong, said in one line."""
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -31,3 +32,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     known = sorted(known)
     shown = known if len(known) <= MOST_SHOWN else [*known[:MOST_SHOWN], f"... ({len(known)} in all)"]
     return InputError(f"{kind} {name!r} unknown{did_you_mean(name, known)}; known: {', '.join(shown) or 'none'}")
+
+
+def require_within(name: str, value: float, low: float, high: float) -> float:
+    """Return a number that is finite and within bounds, or refuse it by name."""
+    if not (isinstance(value, int | float) and math.isfinite(value) and low <= value <= high):
+        bounds = f"between {low} and {high}" if math.isfinite(high) else f"{low} or more"
+        raise InputError(f"{name}={value!r} should be {bounds}")
+    return value

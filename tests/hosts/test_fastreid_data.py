@@ -269,6 +269,17 @@ def test_a_registered_transform_is_inserted_by_config(synth_config, registered):
     assert kinds(transforms.build_transforms(cfg, is_train=False)) == ["Resize", "ToTensor"]
 
 
+def test_plrm_is_inserted_by_config(synth_config):
+    cfg = synth_config("INPUT.PIPELINE", "['host', {'PLRM': {'p_img': 1.0, 'p_0': 1.0, 'fill': 'self'}}]")
+    pipeline = transforms.build_transforms(cfg, is_train=True)
+    image = Image.effect_noise((32, 64), 60).convert("RGB")
+    plain = transforms.build_transforms(cfg, is_train=False)(image)
+    changed = pipeline(image)
+    assert kinds(pipeline) == ["Resize", "ToTensor", "PLRM"]
+    assert changed.shape == plain.shape
+    assert not torch.equal(changed, plain)
+
+
 @pytest.mark.parametrize(
     ("pipeline", "words"),
     [
@@ -277,6 +288,7 @@ def test_a_registered_transform_is_inserted_by_config(synth_config, registered):
         ("['Resize', 'RandomErasing', 'ToTensor']", "RandomErasing cannot take a"),
         ("['ToTensor', {'Darken': {'much': 1}}]", "INPUT.PIPELINE Darken: "),
         ("[3]", "INPUT.PIPELINE takes names or"),
+        ("['host', {'PLRM': {'p_img': 7}}]", "p_img"),
     ],
 )
 def test_a_pipeline_that_cannot_work_is_one_line(fastreid_command, config_file, tmp_path, registered, pipeline, words):

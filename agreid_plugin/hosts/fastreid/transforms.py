@@ -14,6 +14,7 @@ from fastreid.data.transforms import build_transforms as build_host_transforms
 from PIL import Image
 from torchvision.transforms import Compose
 
+from agreid_plugin.data.augment import PLRM, PatchShuffle, RandomRotation
 from agreid_plugin.errors import InputError, first_line, unknown
 
 Transform = Callable[[Any], Any]
@@ -126,3 +127,5 @@ def _always_on(kind: str) -> Callable[..., list[Transform]]:
 TRANSFORMS[HOST] = lambda cfg: build_host_transforms(cfg, is_train=True).transforms
 TRANSFORMS.update({name: _host_transform(switch) for name, switch in HOST_SWITCHES.items()})
 TRANSFORMS.update({kind: _always_on(kind) for kind in ("Resize", "ToTensor")})
+for _kind in (PLRM, RandomRotation, PatchShuffle):
+    register(_kind.__name__)(_kind)

@@ -1,0 +1,167 @@
+"""Patch-Level RotateMix, the augmentation of VIF-AGReID (ICCV 2025, Eqs. 1-5).
+
+Shapes: B images of C channels, H rows and W columns; a grid of R x K patches of n x n pixels; S patches selected.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from agreid_plugin.data.augment.base import (
+    Augmentation,
+    as_floating,
+    as_patches,
+    cast,
+    draw,
+    draw_angles,
+    patch_grid,
+    require_side,
+)
+from agreid_plugin.errors import InputError, require_within
+
+FILLS = ("zero", "self")
+
+
+class PLRM(Augmentation):
+    """Rotates patches about their centers and mixes them with what was there, more often near the image's center.
+
+    It belongs after resizing, cropping and conversion to a tensor, and before random erasing; the paper does not say.
+
+    Args:
+        p_img: P_img, how likely an image is changed at all (Eq. 1).
+        p_0: P_0, how likely a patch in the image's corner is selected (Eq. 3).
+        n: side of a patch in pixels (Eq. 2); rows and columns beyond the last whole patch stay as they are.
+        c_weight: C_weight, how much likelier a patch at the image's center is selected (Eq. 3).
+        theta_max: largest angle in degrees, to either side (Eq. 4).
+        alpha: share of the rotated patch in the mix (Eq. 5); 0 changes nothing.
+        fill: what a rotated patch holds where it has no pixels: `zero`, or `self`, the patch as it was.
+        literal: take the center of Eq. 3 as printed; see `patch_probabilities`.
+    """
+
+    def __init__(
+        self,
+        p_img: float = 0.5,
+        p_0: float = 0.3,
+        n: int = 16,
+        c_weight: float = 0.8,
+        theta_max: float = 45.0,
+        alpha: float = 0.5,
+        fill: str = "zero",
+        literal: bool = False,
+    ):
+        super().__init__()
+        self.p_img = require_within("p_img", p_img, 0, 1)
+        self.p_0 = require_within("p_0", p_0, 0, 1)
+        self.n = require_side(n)
+        self.c_weight = require_within("c_weight", c_weight, 0, math.inf)
+        self.theta_max = require_within("theta_max", theta_max, 0, 180)
+        self.alpha = require_within("alpha", alpha, 0, 1)
+        self.fill = _require_fill(fill)
+        self.literal = literal
+
+    def augment(self, images: Tensor, generator: Generator | None) -> Tensor:
+        """Draw patches and angles for a batch and mix them in."""
+        selected = self.select(images, generator)
+        angles = draw_angles(selected.shape, self.theta_max, images.device, generator)
+        return rotate_patches(images, angles, selected, self.n, self.alpha, self.fill)
+
+    def select(self, images: Tensor, generator: Generator | None = None) -> Tensor:
+        """Draw which patches of a batch change (Eqs. 1 and 3): (B, R, K), true where one does."""
+        rows, columns = patch_grid(images, self.n)
+        probabilities = self.probabilities(rows, columns).to(images.device)
+        changed = draw((len(images), 1, 1), images.device, generator) < self.p_img
+        return changed & (draw((len(images), rows, columns), images.device, generator) < probabilities)
+
+    def probabilities(self, rows: int, columns: int) -> Tensor:
+        """Return each patch's probability in an image that changes (Eq. 3): (R, K)."""
+        return patch_probabilities(rows, columns, self.p_0, self.c_weight, self.literal)
+
+    def extra_repr(self) -> str:
+        """Name the hyper-parameters when printed."""
+        return (
+            f"p_img={self.p_img}, p_0={self.p_0}, n={self.n}, c_weight={self.c_weight}, theta_max={self.theta_max}, "
+            f"alpha={self.alpha}, fill={self.fill!r}, literal={self.literal}"
+        )
+
+
+def patch_probabilities(
+    rows: int, columns: int, p_0: float = 0.3, c_weight: float = 0.8, literal: bool = False
+) -> Tensor:
+    """Return how likely each patch is selected (Eq. 3): (R, K), clip(p_0 + c_weight * (1 - d / d_max), 0, 1).
+
+    Distances d go from a patch's center to the image's, and d_max to a corner patch's, so that p_0 is met in the
+    corners and the probability grows toward the center as the text says. With `literal` both end where the printed
+    equation puts them: patches count from 1 and the center is (H/n, W/n), the last patch, so that the bottom right
+    corner is likeliest.
+    """
+    i, j = torch.meshgrid(torch.arange(rows) + 1.0, torch.arange(columns) + 1.0, indexing="ij")
+    center = (rows, columns) if literal else ((rows + 1) / 2, (columns + 1) / 2)
+    furthest = math.hypot(rows, columns) if literal else math.hypot(rows - 1, columns - 1) / 2
+    distances = torch.hypot(i - center[0], j - center[1])
+    return (p_0 + c_weight * (1 - distances / (furthest or 1))).clamp(0, 1)  # a lone patch is the center
+
+
+def rotate_patches(
+    images: Tensor, angles: Tensor, selected: Tensor, n: int = 16, alpha: float = 0.5, fill: str = "zero"
+) -> Tensor:
+    """Return a copy of a batch with the selected patches rotated and mixed with themselves (Eq. 5).
+
+    Args:
+        images: (B, C, H, W), floating or uint8; uint8 results are rounded.
+        angles: (B, R, K) degrees, counter-clockwise; those of patches not selected do not matter.
+        selected: (B, R, K), true for patches that change.
+        n: side of a patch in pixels.
+        alpha: share of the rotated patch in the mix.
+        fill: `zero` or `self`.
+    """
+    mixed = images.clone()
+    patches = as_patches(mixed, n)  # (B, R, K, C, n, n), a view of `mixed`
+    _require_grid(patches, angles=angles, selected=selected)
+    original = as_floating(patches[selected])  # (S, C, n, n)
+    rotated = rotate(original, angles[selected], fill)
+    patches[selected] = cast(torch.lerp(original, rotated, alpha), images.dtype)
+    return mixed
+
+
+def rotate(images: Tensor, angles: Tensor, fill: str = "zero") -> Tensor:
+    """Rotate each image about its center, bilinearly and without changing its size: (S, C, h, w), (S,) degrees.
+
+    Where a pixel comes only partly from inside the image, `fill` makes up the rest.
+    """
+    _require_fill(fill)
+    grid = rotation_grid(angles.to(images.dtype), *images.shape[-2:])
+    rotated = F.grid_sample(images, grid, align_corners=False)
+    if fill == "zero":
+        return rotated
+    covered = F.grid_sample(torch.ones_like(images[:, :1]), grid, align_corners=False)
+    return rotated + (1 - covered) * images
+
+
+def rotation_grid(angles: Tensor, height: int, width: int) -> Tensor:
+    """Return where each pixel of an image turned counter-clockwise comes from: (S,) degrees -> (S, h, w, 2).
+
+    Positions are (x, y) as `grid_sample` takes them with `align_corners=False`: from -1 to 1 between the outer edges.
+    """
+    y = torch.arange(height, dtype=angles.dtype, device=angles.device)[:, None] - (height - 1) / 2  # (h, 1)
+    x = torch.arange(width, dtype=angles.dtype, device=angles.device) - (width - 1) / 2  # (w,)
+    radians = torch.deg2rad(angles)[:, None, None]  # (S, 1, 1)
+    cos, sin = radians.cos(), radians.sin()
+    from_x = x * (cos * 2 / width) - y * (sin * 2 / width)  # (S, h, w)
+    from_y = x * (sin * 2 / height) + y * (cos * 2 / height)
+    return torch.stack([from_x, from_y], dim=-1)
+
+
+def _require_fill(fill: str) -> str:
+    if fill not in FILLS:
+        raise InputError(f"fill={fill!r} should be one of: {', '.join(FILLS)}")
+    return fill
+
+
+def _require_grid(patches: Tensor, **given: Tensor) -> None:
+    for name, values in given.items():
+        if values.shape != patches.shape[:3]:
+            raise InputError(f"{name}={tuple(values.shape)} should have one value a patch: {tuple(patches.shape[:3])}")

@@ -1,0 +1,5 @@
+"""Losses on embeddings, each a small module that knows no host."""
+
+from agreid_plugin.losses.vial import VIAL
+
+__all__ = ["VIAL"]
