@@ -7,7 +7,7 @@ from agreid_plugin.evaluation.distances import Distances, FeatureDistances
 from agreid_plugin.evaluation.expansion import expand
 from agreid_plugin.evaluation.features import FeatureSet, load_features, save_features
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery
-from agreid_plugin.evaluation.one_pass import caption_meta, evaluate_all, records_to_extract
+from agreid_plugin.evaluation.one_pass import caption_meta, covered, evaluate_all, records_to_extract, sides
 from agreid_plugin.evaluation.ranking import Ranking, rank
 from agreid_plugin.evaluation.reranking import rerank
 from agreid_plugin.evaluation.results import as_results, comparison_table, load_results, save_results, table
@@ -34,6 +34,7 @@ __all__ = [
     "compare",
     "comparison_table",
     "confidence",
+    "covered",
     "evaluate",
     "evaluate_all",
     "evaluate_distances",
@@ -47,5 +48,6 @@ __all__ = [
     "rerank",
     "save_features",
     "save_results",
+    "sides",
     "table",
 ]

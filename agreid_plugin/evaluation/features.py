@@ -62,6 +62,10 @@ class FeatureSet:
             raise InputError(f"{len(missing)} of {len(records)} images have no feature, first {missing[0]}")
         return np.array([self._places[record.path] for record in records], dtype=np.int64)
 
+    def covers(self, records: Iterable[Record]) -> bool:
+        """Tell whether all of some records have a feature."""
+        return all(record.path in self._places for record in records)
+
     def caption_rows(self, records: Iterable[Record]) -> np.ndarray:
         """Return the rows in `captions` of all captions of some records, one record after the other."""
         ends = np.cumsum([len(record.captions) for record in self.records])
@@ -81,9 +85,11 @@ def save_features(path: str | Path, features: FeatureSet) -> None:
         "root": features.dataset.root,
         "views": features.views,
         "features": [_plain(record) for record in features.records],
-        "records": [_plain(record) for record in _known(features, features.dataset.records)],
+        # All test images, also those without a feature: a protocol that asks for them must be refused, not computed
+        # from the others under its name.
+        "records": [_plain(record) for record in features.dataset.records if record.split != "train"],
         "lists": {
-            name: {side: [_plain(r) for r in _known(features, getattr(sides, side))] for side in ("query", "gallery")}
+            name: {side: [_plain(record) for record in getattr(sides, side)] for side in ("query", "gallery")}
             for name, sides in features.dataset.lists.items()
         },
     }
@@ -109,10 +115,6 @@ def load_features(path: str | Path) -> FeatureSet:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: not features saved by this package: {error}") from error
-
-
-def _known(features: FeatureSet, records: Iterable[Record]) -> list[Record]:
-    return [record for record in records if record.path in features._places]
 
 
 def _dataset(about: Mapping[str, Any]) -> Dataset:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.protocols import Meta, Protocol, Selection, select, usable
+from agreid_plugin.data.protocols import Meta, Protocol, select, usable
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import Metrics
@@ -38,11 +38,11 @@ def evaluate_all(
     distances: MakeDistances = cosine,
     memory: float = MEMORY,
 ) -> dict[str, Metrics]:
-    """Evaluate protocols, by default all that the dataset allows, from one set of features.
+    """Evaluate protocols from one set of features.
 
     Args:
         features: the dataset's features; image protocols use the first kind, text protocols average all kinds.
-        protocols: the protocols.
+        protocols: the protocols; by default `covered`.
         distances: makes distances from query and gallery features; `rerank`, for example.
         memory: megabytes to use on top of the features and of the copy of them that one protocol asks for.
 
@@ -50,8 +50,26 @@ def evaluate_all(
         Full name of the protocol -> its numbers.
     """
     if protocols is None:
-        protocols = list(usable(features.dataset)[0].values())
+        protocols = covered(features)
     return {str(protocol): _evaluate(features, protocol, distances, memory) for protocol in protocols}
+
+
+def covered(features: FeatureSet) -> list[Protocol]:
+    """Return the protocols that the dataset allows and of whose images every one has a feature."""
+    return [protocol for protocol in usable(features.dataset)[0].values() if _covers(features, protocol)]
+
+
+def _covers(features: FeatureSet, protocol: Protocol) -> bool:
+    chosen = select(protocol, features.dataset)
+    speaks = protocol.kind == "image" or bool(features.captions)
+    return speaks and features.covers((*chosen.query, *chosen.gallery))
+
+
+def sides(features: FeatureSet, protocol: Protocol) -> tuple[np.ndarray, np.ndarray, Meta, Meta]:
+    """Return the features of a protocol's queries and gallery images, and what is known of both."""
+    chosen = select(protocol, features.dataset)
+    query, gallery = (features.images[0][features.rows(side)] for side in (chosen.query, chosen.gallery))
+    return query, gallery, Meta.of(chosen.query), Meta.of(chosen.gallery)
 
 
 def caption_meta(records: Iterable[Record]) -> Meta:
@@ -60,15 +78,14 @@ def caption_meta(records: Iterable[Record]) -> Meta:
 
 
 def _evaluate(features: FeatureSet, protocol: Protocol, distances: MakeDistances, memory: float) -> Metrics:
-    chosen = select(protocol, features.dataset)
     if protocol.kind == "text":
-        return _evaluate_text(features, protocol, chosen, memory)
-    query, gallery = (features.images[0][features.rows(side)] for side in (chosen.query, chosen.gallery))
-    metas = Meta.of(chosen.query), Meta.of(chosen.gallery)
+        return _evaluate_text(features, protocol, memory)
+    query, gallery, *metas = sides(features, protocol)
     return evaluate_distances(distances(query, gallery), *metas, protocol, memory=memory, views=features.views)
 
 
-def _evaluate_text(features: FeatureSet, protocol: Protocol, chosen: Selection, memory: float) -> Metrics:
+def _evaluate_text(features: FeatureSet, protocol: Protocol, memory: float) -> Metrics:
+    chosen = select(protocol, features.dataset)
     captions, images = features.caption_rows(chosen.query), features.rows(chosen.gallery)
     pairs = [(text[captions], image[images]) for text, image in zip(features.captions, features.images, strict=True)]
     metas = caption_meta(chosen.query), Meta.of(chosen.gallery)

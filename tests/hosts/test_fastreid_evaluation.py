@@ -168,6 +168,22 @@ def test_features_are_kept_and_evaluated_without_the_network(evaluate, tmp_path)
     assert "re-ranked" in reranked["CARGO"]["A2G"]["distance"]
 
 
+def test_features_of_one_protocol_are_never_told_as_another(evaluate, tmp_path):
+    only = ("DATASETS.TESTS", "('CARGO_A2G',)")
+    _, direct = evaluate("--save-features", tmp_path / "feats.npz", overrides=only)
+    outcome, again = evaluate("--features", tmp_path / "feats.npz", output="again")
+    assert again == direct  # A2G, and nothing else under another name
+    assert "features were not extracted for them: A2A, AG-both, AG-cross, ALL, G2A, G2G" in outcome.out
+    outcome, _ = evaluate("--features", tmp_path / "feats.npz", "--protocols", "ALL", output="all")
+    assert_one_line(outcome, "images have no feature")
+
+
+def test_thresholds_of_the_one_protocol_that_was_asked_for(evaluate, trained):
+    outcome, _ = evaluate("--calibrate", overrides=("DATASETS.TESTS", "('CARGO_G2A',)"))
+    assert outcome.code == 0, outcome.err
+    assert [path.name for path in trained[0].glob("calibration_*.json")] == ["calibration_CARGO_G2A.json"]
+
+
 @pytest.mark.parametrize(
     ("path", "overrides", "words"),
     [

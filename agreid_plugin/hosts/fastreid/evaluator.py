@@ -17,7 +17,7 @@ from fastreid.utils import comm
 from torch import Tensor
 
 from agreid_plugin.data.datasets import DATASETS, Dataset
-from agreid_plugin.data.protocols import Meta, Protocol, protocol, select, unmatched, usable
+from agreid_plugin.data.protocols import Protocol, protocol, select, unmatched, usable
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import (
     Calibration,
@@ -30,6 +30,7 @@ from agreid_plugin.evaluation import (
     expand,
     records_to_extract,
     rerank,
+    sides,
 )
 from agreid_plugin.hosts.fastreid.data import dataset_root, load_dataset, options_of, source_of
 from agreid_plugin.types import Record
@@ -118,13 +119,14 @@ class MultiProtocolEvaluator(DatasetEvaluator):
     """Collects features from all processes and computes every protocol of a test set from them.
 
     Attributes:
+        test_set: what is evaluated.
         features: the features of the last pass, on the main process.
         metrics: the numbers of the last pass, on the main process.
         numbers: the same as the host takes them, `A2G/mAP` -> percent.
     """
 
     def __init__(self, cfg, test_set: TestSet):
-        self._cfg, self._test_set = cfg, test_set
+        self._cfg, self.test_set = cfg, test_set
         self.features: FeatureSet | None = None
         self.metrics: list[Metrics] = []
         self.numbers: OrderedDict[str, float] = OrderedDict()
@@ -146,13 +148,13 @@ class MultiProtocolEvaluator(DatasetEvaluator):
         if not comm.is_main_process():
             return OrderedDict()
         by_path = dict(itertools.chain.from_iterable(part.items() for part in gathered))
-        records, protocols = self._test_set.records, self._test_set.protocols.values()
+        records, protocols = self.test_set.records, self.test_set.protocols.values()
         images = np.stack([by_path[record.path] for record in records])
-        self.features = FeatureSet(self._test_set.dataset, records, (images,))
+        self.features = FeatureSet(self.test_set.dataset, records, (images,))
         self.metrics = compute(self._cfg, self.features, protocols)
-        numbers = {name: entry.as_dict() for name, entry in zip(self._test_set.protocols, self.metrics, strict=True)}
+        numbers = {name: entry.as_dict() for name, entry in zip(self.test_set.protocols, self.metrics, strict=True)}
         if self._cfg.TEST.ROC.ENABLED:
-            for name, entry in self._test_set.protocols.items():
+            for name, entry in self.test_set.protocols.items():
                 numbers[name].update(self._true_positive_rates(entry))
         flat = ((f"{name}/{key}", value) for name, row in numbers.items() for key, value in row.items())
         self.numbers = OrderedDict(flat)
@@ -190,7 +192,5 @@ def _distances(cfg, query: np.ndarray, gallery: np.ndarray) -> Distances:
 
 def thresholds(cfg, features: FeatureSet, protocol: Protocol) -> Calibration:
     """Choose same-person thresholds under a protocol."""
-    chosen = select(protocol, features.dataset)
-    sides = (features.images[0][features.rows(side)] for side in (chosen.query, chosen.gallery))
-    metas = Meta.of(chosen.query), Meta.of(chosen.gallery)
-    return calibrate_distances(_distances(cfg, *sides), *metas, protocol, memory=cfg.TEST.MEMORY)
+    query, gallery, *metas = sides(features, protocol)
+    return calibrate_distances(_distances(cfg, query, gallery), *metas, protocol, memory=cfg.TEST.MEMORY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +17,15 @@ from fastreid.utils.env import seed_all_rng
 from fastreid.utils.logger import setup_logger
 from tabulate import tabulate
 
+from agreid_plugin.data.datasets import DATASETS
+from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import (
     NUMBERS,
     FeatureSet,
     Metrics,
     confidence,
+    covered,
     load_features,
     save_features,
     save_results,
@@ -144,7 +147,8 @@ def _evaluate_process(cfg, args: Namespace) -> None:
         save_features(args.save_features, evaluator.features)
         _logger.info("features of %d images in %s", len(evaluator.features.records), args.save_features)
     if args.calibrate:
-        _save_thresholds(cfg, [evaluator.features for evaluator in evaluators.values()])
+        for evaluator in evaluators.values():
+            _save_thresholds(cfg, evaluator.features, evaluator.test_set.protocols.values())
     _report(cfg, args, [entry for evaluator in evaluators.values() for entry in evaluator.metrics])
     verify_results(cfg, _by_protocol({name: evaluator.numbers for name, evaluator in evaluators.items()}))
 
@@ -163,10 +167,24 @@ def _evaluate_features(cfg, args: Namespace) -> None:
     """Evaluate features that were extracted before: no model, no images."""
     cfg = _set_up(cfg, args)
     features = load_features(args.features)
-    protocols = choose(features.dataset, cfg.TEST.PROTOCOLS)
+    protocols = _computable(features, cfg.TEST.PROTOCOLS)
     if args.calibrate:
-        _save_thresholds(cfg, [features])
-    _report(cfg, args, compute(cfg, features, protocols.values()))
+        _save_thresholds(cfg, features, protocols)
+    _report(cfg, args, compute(cfg, features, protocols))
+
+
+def _computable(features: FeatureSet, names: Sequence[str]) -> list[Protocol]:
+    """Return the protocols of these names, or all of whose images every one has a feature."""
+    chosen = choose(features.dataset, names)
+    if names or features.dataset.name not in DATASETS:
+        return list(chosen.values())
+    found = covered(features)
+    left_out = set(chosen) - {protocol.name for protocol in found}
+    if left_out:
+        _logger.info("left out, features were not extracted for them: %s", ", ".join(sorted(left_out)))
+    if not found:
+        raise InputError(f"the features cover no protocol of {features.dataset.name}; extract them again")
+    return found
 
 
 def _report(cfg, args: Namespace, metrics: list[Metrics]) -> None:
@@ -182,14 +200,13 @@ def _intervals(args: Namespace, metrics: list[Metrics]) -> str:
     return tabulate(rows, ["protocol", *NUMBERS], tablefmt="github")
 
 
-def _save_thresholds(cfg, features: list[FeatureSet]) -> None:
+def _save_thresholds(cfg, features: FeatureSet, protocols: Iterable[Protocol]) -> None:
     """Write same-person thresholds beside the checkpoint they belong to, or into the output folder without one."""
     folder = Path(cfg.MODEL.WEIGHTS).parent if cfg.MODEL.WEIGHTS else Path(cfg.OUTPUT_DIR)
-    for entry in features:
-        for protocol in choose(entry.dataset, cfg.TEST.PROTOCOLS).values():
-            path = folder / f"calibration_{str(protocol).replace('/', '_')}.json"
-            thresholds(cfg, entry, protocol).save(path)
-            _logger.info("same-person thresholds of %s in %s", protocol, path)
+    for protocol in protocols:
+        path = folder / f"calibration_{str(protocol).replace('/', '_')}.json"
+        thresholds(cfg, features, protocol).save(path)
+        _logger.info("same-person thresholds of %s in %s", protocol, path)
 
 
 def _set_up(cfg, args: Namespace):
