@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from argparse import RawDescriptionHelpFormatter
 
 EXAMPLES = """examples:
   fastreid bench agsynth                                 images a second
@@ -26,7 +25,6 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         description="Rank the same random features with our evaluator and with fast-reid's, Cython where it builds and "
         "Python (on few queries, as it is slow), each in a process of its own.",
         epilog=EXAMPLES,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     evaluation.add_argument("--queries", type=int, default=3000, metavar="N")
     evaluation.add_argument("--gallery", type=int, default=50_000, metavar="N")

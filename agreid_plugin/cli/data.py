@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 
 from agreid_plugin.errors import InputError, unknown
@@ -38,7 +37,6 @@ def _add_make(actions: argparse._SubParsersAction) -> None:
         description="Write AG-Synth: people as 3-D bodies seen by drones and from the street, with attributes and "
         "captions, in the layout of a real dataset.",
         epilog=MAKE_EXAMPLES,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     make.add_argument("name", metavar="NAME", help="agsynth")
     make.add_argument("--root", metavar="DIR", help="folder of datasets; the layout's own folder is made in it")
@@ -60,7 +58,6 @@ def _add_check(actions: argparse._SubParsersAction) -> None:
         description="Count and compare with the published numbers, decode every image, look for identities in train "
         "and test and for queries without a match. Exit code 2 if something is wrong.",
         epilog=CHECK_EXAMPLES,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     check.add_argument("name", metavar="NAME", help="a dataset's name; see 'fastreid data list'")
     check.add_argument("--root", required=True, metavar="DIR", help="the dataset's folder, or the one that holds it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from argparse import RawDescriptionHelpFormatter
 
 EXAMPLES = """examples:
   fastreid list                 everything
@@ -18,7 +17,6 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "list",
         help="list what a configuration can name",
         epilog=EXAMPLES,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     kinds = ("architectures", "backbones", "heads", "datasets", "losses", "transforms", "samplers", "keys")
     parser.add_argument("kind", nargs="?", choices=kinds, metavar="KIND", help=f"one of {', '.join(kinds)}")

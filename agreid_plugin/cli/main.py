@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agreid_plugin import __version__
 from agreid_plugin.cli import bench, data, doctor, listing, report, runs
@@ -16,8 +17,15 @@ COMMANDS = (runs, report, data, bench, listing, doctor)
 """Modules that each add their sub-commands with `add_to(subparsers)`."""
 
 
+HELP_WIDTH = 100
+
+
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with the nearest name for a misspelt one."""
+    """A parser whose errors are one line, with the nearest name for a misspelt one; examples stay as written."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **kwargs})
+        self.description = textwrap.fill(self.description, HELP_WIDTH) if self.description else None
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with 2."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 
 from agreid_plugin.errors import InputError, unknown
@@ -22,7 +21,6 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         description="Set the numbers of two runs side by side, protocol by protocol, and tell by a paired bootstrap "
         "over query identities whether B beats A. Different protocols, query sets or view sources are refused.",
         epilog=EXAMPLES,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("a", metavar="A", help="results.json of a run, or its folder")
     parser.add_argument("b", metavar="B", help="results.json of another")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from argparse import RawDescriptionHelpFormatter
 
 from agreid_plugin.errors import InputError
 
@@ -23,17 +22,13 @@ EVAL_EXAMPLES = """examples:
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
     """Add the two commands."""
-    train = subparsers.add_parser(
-        "train", help="train a model", epilog=TRAIN_EXAMPLES, formatter_class=RawDescriptionHelpFormatter
-    )
+    train = subparsers.add_parser("train", help="train a model", epilog=TRAIN_EXAMPLES)
     _add_common(train)
     train.add_argument("--resume", action="store_true", help="continue the run in the output folder")
     _add_overrides(train)
     train.set_defaults(run=_train, eval_only=False)
 
-    evaluation = subparsers.add_parser(
-        "eval", help="evaluate a trained model", epilog=EVAL_EXAMPLES, formatter_class=RawDescriptionHelpFormatter
-    )
+    evaluation = subparsers.add_parser("eval", help="evaluate a trained model", epilog=EVAL_EXAMPLES)
     _add_common(evaluation)
     evaluation.add_argument("--weights", metavar="FILE", help="checkpoint to evaluate (default: MODEL.WEIGHTS)")
     evaluation.add_argument(

@@ -5,22 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from agreid_plugin.data.datasets.tree import Grammar, Tree
-from agreid_plugin.types import Record, View
+from agreid_plugin.data.datasets.tree import Grammar, Tree, camera_fields
+from agreid_plugin.types import Record
 
 AERIAL_CAMERAS = range(1, 6)  # of 1 to 13
 
 
 def _fields(match: re.Match[str]) -> dict[str, Any]:
     camera = int(match["camera"])
-    aerial = camera in AERIAL_CAMERAS
-    return {
-        "pid": int(match["pid"]),
-        "camera": camera,
-        "view": View.AERIAL if aerial else View.GROUND,
-        "platform": "uav" if aerial else "cctv",
-        "tags": {"time": match["time"]},
-    }
+    seen = camera_fields(camera, aerial=camera in AERIAL_CAMERAS)
+    return {"pid": int(match["pid"]), **seen, "tags": {"time": match["time"]}}
 
 
 GRAMMAR = Grammar(

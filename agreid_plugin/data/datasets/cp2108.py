@@ -10,7 +10,7 @@ from typing import Any
 
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.datasets.files import read_json
-from agreid_plugin.data.datasets.tree import Grammar, Tree
+from agreid_plugin.data.datasets.tree import Grammar, Tree, camera_fields
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import Record, View
 
@@ -23,14 +23,9 @@ Key = tuple[int, int, int]  # pid, view (0 ground, 1 aerial: the file's own numb
 
 
 def _fields(match: re.Match[str]) -> dict[str, Any]:
-    aerial = int(match["camera"]) >= FIRST_AERIAL_CAMERA
-    return {
-        "pid": int(match["pid"]),
-        "camera": int(match["camera"]),
-        "view": View.AERIAL if aerial else View.GROUND,
-        "platform": "uav" if aerial else "cctv",
-        "tags": {"time": match["time"], "scene": match["scene"]},
-    }
+    camera = int(match["camera"])
+    seen = camera_fields(camera, aerial=camera >= FIRST_AERIAL_CAMERA)
+    return {"pid": int(match["pid"]), **seen, "tags": {"time": match["time"], "scene": match["scene"]}}
 
 
 GRAMMAR = Grammar(

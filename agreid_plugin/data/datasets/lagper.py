@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from agreid_plugin.data.datasets.lists import parse_listed
-from agreid_plugin.data.datasets.tree import Grammar, Tree
-from agreid_plugin.types import Record, View
+from agreid_plugin.data.datasets.tree import Grammar, Tree, camera_fields
+from agreid_plugin.types import Record
 
 AERIAL_CAMERAS = (3, 6, 9, 13, 16, 19, 22)  # of 1 to 22; there is no camera 10
 LISTS = {"A2G": "exp3_A2G+.txt", "G2A": "exp4_G2A+.txt", "G2AG": "exp5_G2A+G.txt"}
@@ -15,13 +15,7 @@ LISTS = {"A2G": "exp3_A2G+.txt", "G2A": "exp4_G2A+.txt", "G2AG": "exp5_G2A+G.txt
 
 def _fields(match: re.Match[str]) -> dict[str, Any]:
     camera = int(match["camera"])
-    aerial = camera in AERIAL_CAMERAS
-    return {
-        "pid": int(match["pid"]),
-        "camera": camera,
-        "view": View.AERIAL if aerial else View.GROUND,
-        "platform": "uav" if aerial else "cctv",
-    }
+    return {"pid": int(match["pid"]), **camera_fields(camera, aerial=camera in AERIAL_CAMERAS)}
 
 
 # The released loader looks for pid and camera anywhere in the name, so something may stand before them.

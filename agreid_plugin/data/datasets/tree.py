@@ -11,7 +11,7 @@ from typing import Any
 
 from agreid_plugin.data.datasets.files import IMAGE_ENDINGS, existing, list_images, read_lines
 from agreid_plugin.errors import InputError
-from agreid_plugin.types import Record
+from agreid_plugin.types import Record, View
 
 SHOWN = 3  # names spelled out in a complaint about many
 
@@ -37,6 +37,12 @@ class Sides:
 
     query: tuple[Record, ...]
     gallery: tuple[Record, ...]
+
+
+def camera_fields(camera: int, aerial: bool) -> dict[str, Any]:
+    """Return the fields of a record from a camera that hangs in the air or, a fixed one, on the ground."""
+    view, platform = (View.AERIAL, "uav") if aerial else (View.GROUND, "cctv")
+    return {"camera": camera, "view": view, "platform": platform}
 
 
 def plain(name: str) -> str:

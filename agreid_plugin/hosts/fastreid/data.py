@@ -129,13 +129,13 @@ def source_of(name: str) -> str | None:
 
 def fingerprints(cfg) -> dict[str, str]:
     """Return what tells the copies of our datasets in `cfg` from others, by registered name."""
-    names = {name: source_of(name) for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)}
+    names = {name: source_of(name) for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS) if source_of(name)}
+    one_of_each = {source: name for name, source in names.items()}  # a dataset is read once for all its protocols
     by_source = {
         source: load_dataset(name, dataset_root(cfg), [], **options_of(cfg, name)).fingerprint
-        for name, source in names.items()
-        if source is not None
+        for source, name in one_of_each.items()
     }
-    return {name: by_source[source] for name, source in names.items() if source is not None}
+    return {name: by_source[source] for name, source in names.items()}
 
 
 def options_of(cfg, name: str) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from fastreid.data.datasets import DATASET_REGISTRY
 from fastreid.data.datasets.bases import ImageDataset
 from fastreid.evaluation import DatasetEvaluator
 from fastreid.utils import comm
@@ -46,7 +47,7 @@ class TestSet:
     dataset: Dataset
     protocols: dict[str, Protocol]
 
-    @property
+    @cached_property
     def records(self) -> list[Record]:
         """Every image that one of the protocols asks for, once."""
         return records_to_extract(self.dataset, self.protocols.values())
@@ -54,26 +55,35 @@ class TestSet:
 
 def test_sets(cfg) -> list[TestSet]:
     """Return what `DATASETS.TESTS` asks for, one entry a dataset however many of its protocols are named."""
-    found: dict[str, TestSet] = {}
+    by_dataset: dict[str, list[str]] = {}
     for name in cfg.DATASETS.TESTS:
-        dataset, chosen = _test_set(cfg, name)
-        known = found.get(dataset.name)
-        found[dataset.name] = TestSet(dataset, {**(known.protocols if known else {}), **chosen})
-    return list(found.values())
+        by_dataset.setdefault(source_of(name) or name, []).append(name)
+    return [_test_set(cfg, names) for names in by_dataset.values()]
 
 
-def _test_set(cfg, name: str) -> tuple[Dataset, dict[str, Protocol]]:
-    if source_of(name) is None:
-        dataset, named = _records_of(name, load_dataset(name, dataset_root(cfg), ["query", "gallery"])), ()
-    else:
-        loaded = load_dataset(name, dataset_root(cfg), [], **options_of(cfg, name))
-        dataset, named = loaded.records, () if loaded.is_whole else (loaded.protocol.name,)
-    chosen = choose(dataset, cfg.TEST.PROTOCOLS or named)
+def _test_set(cfg, names: Sequence[str]) -> TestSet:
+    """Return the test set that some registered names of one dataset ask for together."""
+    dataset = _read(cfg, names[0])
+    chosen: dict[str, Protocol] = {}
+    for name in names:
+        chosen.update(choose(dataset, cfg.TEST.PROTOCOLS or _named_protocol(name)))
     for each in chosen.values():
         if each.kind == "text":
             raise InputError(f"{each} asks with sentences, which {cfg.MODEL.META_ARCHITECTURE} does not read")
         _check(each, dataset)
-    return dataset, chosen
+    return TestSet(dataset, chosen)
+
+
+def _read(cfg, name: str) -> Dataset:
+    if source_of(name) is None:
+        return _records_of(name, load_dataset(name, dataset_root(cfg), ["query", "gallery"]))
+    return load_dataset(name, dataset_root(cfg), [], **options_of(cfg, name)).records
+
+
+def _named_protocol(name: str) -> tuple[str, ...]:
+    """Return the protocol that a registered name stands for; nothing if it is the whole dataset's."""
+    factory = DATASET_REGISTRY.get(name)
+    return () if source_of(name) is None or factory.is_whole else (factory.protocol.name,)
 
 
 def choose(dataset: Dataset, names: Sequence[str] = ()) -> dict[str, Protocol]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastreid.engine import DefaultTrainer, hooks
@@ -25,7 +26,8 @@ class Trainer(DefaultTrainer):
 
     def __init__(self, cfg):
         checks.check_config(cfg)
-        checks.check_best_metric(cfg, test_sets(cfg))  # reads the test sets: better now than after the first epochs
+        self.test_sets = test_sets(cfg)  # what is wrong with them is better known now than after the first epochs
+        checks.check_best_metric(cfg, self.test_sets)
         self.best_metric = -1.0
         super().__init__(cfg)
         if cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.ON_CPU:
@@ -51,13 +53,18 @@ class Trainer(DefaultTrainer):
         return data.build_test_loader(cfg, test_set.records), MultiProtocolEvaluator(cfg, test_set)
 
     @classmethod
-    def test(cls, cfg, model):
+    def test(cls, cfg, model, sets: Sequence[TestSet] | None = None):
         """Evaluate every test set in one pass each, and keep the numbers in results.json.
+
+        Args:
+            cfg: the configuration.
+            model: the model.
+            sets: the test sets; read anew if they are not given.
 
         Returns:
             dataset -> {`A2G/mAP`: number, ...}, and under `metric` the number that selects the best model.
         """
-        evaluators = cls.run_test_sets(cfg, model)
+        evaluators = cls.run_test_sets(cfg, model, sets)
         if not comm.is_main_process():
             return OrderedDict()
         metrics = [entry for evaluator in evaluators.values() for entry in evaluator.metrics]
@@ -68,10 +75,10 @@ class Trainer(DefaultTrainer):
         return results
 
     @classmethod
-    def run_test_sets(cls, cfg, model) -> dict[str, MultiProtocolEvaluator]:
+    def run_test_sets(cls, cfg, model, sets: Sequence[TestSet] | None = None) -> dict[str, MultiProtocolEvaluator]:
         """Run the model over every test set; returns the evaluators, which hold features and numbers, by dataset."""
         evaluators = {}
-        for test_set in test_sets(cfg):
+        for test_set in test_sets(cfg) if sets is None else sets:
             loader, evaluator = cls.build_evaluator(cfg, test_set)
             inference_on_dataset(model, loader, evaluator, flip_test=cfg.TEST.FLIP.ENABLED)
             evaluators[test_set.dataset.name] = evaluator
@@ -82,7 +89,7 @@ class Trainer(DefaultTrainer):
         ours = []
         for hook in super().build_hooks():
             if isinstance(hook, hooks.EvalHook):
-                hook = EvalHook(self.cfg.TEST.EVAL_PERIOD, hook._func)
+                hook = EvalHook(self.cfg.TEST.EVAL_PERIOD, self._evaluate)
             elif isinstance(hook, hooks.PeriodicCheckpointer):
                 hook = PeriodicCheckpointer(self.checkpointer, self.cfg.SOLVER.CHECKPOINT_PERIOD)
             elif isinstance(hook, hooks.PeriodicWriter):
@@ -91,6 +98,10 @@ class Trainer(DefaultTrainer):
         if self.cfg.SOLVER.LEARNING_GUARD:
             ours.insert(0, LearningGuard())
         return ours
+
+    def _evaluate(self):
+        self._last_eval_results = self.test(self.cfg, self.model, self.test_sets)
+        return self._last_eval_results
 
     def build_writers(self):
         """Open none with the hooks: at that time nobody knows where a resumed run starts. See `open_writers`."""
