@@ -1,19 +1,25 @@
-"""The words every layer shares: a view, one image's record, a batch.
+"""The words every layer shares: a view, one image's record, a batch, what a head gives, what a method is.
 
-Shapes: B images, M attributes, L caption tokens.
+Shapes: B images, M attributes, L caption tokens, D width, C identities.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 UNKNOWN = -1
 """Label of a view, camera or attribute nobody knows, in records and in batches."""
+
+
+VIEW_SOURCES = ("given", "predicted")
+"""Where a method that needs the view of a test image may have it from."""
 
 
 class View(IntEnum):
@@ -88,3 +94,41 @@ class Batch:
             if isinstance(value, Tensor)
         }
         return self.with_(**moved)
+
+
+@dataclass(frozen=True)
+class HeadOutputs:
+    """What a head makes of one feature an image."""
+
+    features: Tensor  # (B, D) that distances are learned on
+    embedding: Tensor  # (B, D) that images are compared by
+    logits: Tensor | None = None  # (B, C) of the classes
+
+
+class ReIDMethod(nn.Module, ABC):
+    """A method of re-identification, whatever toolbox trains it.
+
+    `forward` turns a batch into named tensors, from which `losses` are learned and images are compared by `embed`.
+
+    Attributes:
+        training_inputs: the fields of a `Batch` that it learns from; none of them may be `UNKNOWN`.
+        inference_inputs: the fields of a `Batch` the method may see at test time. Evaluators pass
+            `batch.only(method.inference_inputs)`, so that no label leaks into a test feature.
+        view_source: where the view of a test image comes from, `given` or `predicted`; empty if it needs none.
+    """
+
+    training_inputs: frozenset[str] = frozenset({"images", "pids"})
+    inference_inputs: frozenset[str] = frozenset({"images"})
+    view_source: str = ""
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> Any:
+        """Return the outputs, a dataclass of named tensors."""
+
+    @abstractmethod
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """Return the weighted terms to minimize; every name starts with `loss_`."""
+
+    @abstractmethod
+    def embed(self, outputs: Any) -> Tensor:
+        """Return the features to compare images by: (B, D)."""

@@ -35,8 +35,9 @@ def imported_modules(source: str) -> set[str]:
     return found
 
 
-def violations(source: str, layer: str, host: str | None) -> set[str]:
-    """What a file of `layer` imports and may not; `host` is the one host its folder may import."""
+def violations(source: str, layer: str, part: str | None) -> set[str]:
+    """What a file of `layer` imports and may not; `part` is its folder: the one host, or the one method, it may import."""
+    host, method = (part, None) if layer == "hosts" else (None, part)
     wrong = set()
     for module in imported_modules(source):
         top, *rest = module.split(".")
@@ -48,7 +49,7 @@ def violations(source: str, layer: str, host: str | None) -> set[str]:
             sibling = rest[1]
             if sibling in ("fastreid", "mmengine") and host is not None and sibling != host:
                 wrong.add(module)
-        if layer == "methods" and module.startswith("agreid_plugin.methods."):
+        if layer == "methods" and rest[:1] == ["methods"] and rest[1:2] != [method]:
             wrong.add(module)
     return wrong
 
@@ -59,16 +60,16 @@ def layer_files() -> list[tuple[Path, str, str | None]]:
         parts = path.relative_to(PACKAGE).parts
         layer = parts[0].removesuffix(".py")
         if layer in LAYERS:
-            host = parts[1] if layer == "hosts" and len(parts) > 2 else None
-            files.append((path, layer, host))
+            part = parts[1] if layer in ("hosts", "methods") and len(parts) > 2 else None
+            files.append((path, layer, part))
     return files
 
 
 @pytest.mark.parametrize(
-    ("path", "layer", "host"), layer_files(), ids=lambda value: value.name if isinstance(value, Path) else str(value)
+    ("path", "layer", "part"), layer_files(), ids=lambda value: value.name if isinstance(value, Path) else str(value)
 )
-def test_file_keeps_to_its_layer(path, layer, host):
-    assert not violations(path.read_text(encoding="utf-8"), layer, host)
+def test_file_keeps_to_its_layer(path, layer, part):
+    assert not violations(path.read_text(encoding="utf-8"), layer, part)
 
 
 def test_every_file_has_a_layer():
@@ -77,7 +78,7 @@ def test_every_file_has_a_layer():
 
 
 @pytest.mark.parametrize(
-    ("layer", "host", "line"),
+    ("layer", "part", "line"),
     [
         ("nn", None, "import fastreid"),
         ("data", None, "from agreid_plugin.evaluation import ranking"),
@@ -85,11 +86,12 @@ def test_every_file_has_a_layer():
         ("hosts", "fastreid", "import mmengine"),
         ("hosts", "mmengine", "from agreid_plugin.hosts.fastreid import trainer"),
         ("methods", None, "from agreid_plugin.methods.visa import ViSA"),
+        ("methods", "svpr", "from agreid_plugin.methods.visa import ViSA"),
         ("evaluation", None, "def f():\n    from fastreid.engine import hooks"),
     ],
 )
-def test_a_violation_is_found(layer, host, line):
-    assert violations(textwrap.dedent(line), layer, host)
+def test_a_violation_is_found(layer, part, line):
+    assert violations(textwrap.dedent(line), layer, part)
 
 
 def test_core_layers_never_see_a_cfg():

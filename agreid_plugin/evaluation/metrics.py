@@ -12,11 +12,10 @@ import numpy as np
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.ranking import Scores
-from agreid_plugin.types import UNKNOWN, View
+from agreid_plugin.types import UNKNOWN, VIEW_SOURCES, View
 
 RANKS = (1, 5, 10, 20)
 NUMBERS = (*(f"Rank-{rank}" for rank in RANKS), "mAP", "mINP")
-VIEW_SOURCES = ("", "given", "predicted")
 
 Part = Mapping[str, float]
 
@@ -102,8 +101,8 @@ class Metrics:
 
 
 def check_views(views: str) -> None:
-    """Refuse a view source that is none of `VIEW_SOURCES`."""
-    if views not in VIEW_SOURCES:
+    """Refuse a view source that is neither empty nor one of `VIEW_SOURCES`."""
+    if views not in ("", *VIEW_SOURCES):
         raise InputError(f"view source {views!r} unknown; it is given, predicted or, where no view is used, empty")
 
 

@@ -1,5 +1,22 @@
 """Losses on embeddings, each a small module that knows no host."""
 
+from agreid_plugin.losses.balance import LoadBalanceLoss, load_balance
+from agreid_plugin.losses.identity import IdentityLoss
+from agreid_plugin.losses.objectives import OnFeatures, OnLogits, identity_objectives
+from agreid_plugin.losses.orthogonal import OrthogonalLoss
+from agreid_plugin.losses.triplet import TripletLoss
 from agreid_plugin.losses.vial import VIAL
+from agreid_plugin.losses.view import ViewLoss
 
-__all__ = ["VIAL"]
+__all__ = [
+    "VIAL",
+    "IdentityLoss",
+    "LoadBalanceLoss",
+    "OnFeatures",
+    "OnLogits",
+    "OrthogonalLoss",
+    "TripletLoss",
+    "ViewLoss",
+    "identity_objectives",
+    "load_balance",
+]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import compat
-from agreid_plugin.hosts.fastreid.weights import read_checkpoint
+from agreid_plugin.nn.checkpoints import read_checkpoint
 
 
 @pytest.fixture

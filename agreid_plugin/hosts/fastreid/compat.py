@@ -385,6 +385,6 @@ def restore_training_mode() -> None:
 def safe_checkpoints() -> None:
     """Load tensors and plain values only, from the host's format or a plain state dict."""
 
-    from agreid_plugin.hosts.fastreid.weights import read_checkpoint
+    from agreid_plugin.nn.checkpoints import read_checkpoint
 
     _host("utils.checkpoint").Checkpointer._load_file = lambda self, path: read_checkpoint(path)  # noqa: ARG005

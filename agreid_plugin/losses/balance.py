@@ -1,0 +1,75 @@
+"""Load balance of routers over their experts (ViSA, CVPR 2026, Eqs. 18-19).
+
+Shapes: B images, E experts of one router.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError, require_within
+
+
+def load_balance(probabilities: Tensor, members: Tensor | None = None) -> Tensor:
+    """Return how unevenly one router uses its experts: E times the sum of squared mean probabilities (Eqs. 18-19).
+
+    It is 1 when the experts are used evenly and E when one takes all. Computed in float32 inside autocast too.
+    Without members it is a zero that keeps the graph.
+
+    Args:
+        probabilities: what the router gives each expert, softmax over all of them: (B, E).
+        members: which images this router serves, all if None: (B,) of bool. The others may hold any numbers.
+    """
+    _require_router(probabilities, members)
+    with torch.autocast(probabilities.device.type, enabled=False):
+        probabilities = probabilities if probabilities.dtype == torch.float64 else probabilities.float()
+        if members is None:
+            mean = probabilities.sum(dim=0) / max(len(probabilities), 1)  # (E,)
+        else:
+            mean = probabilities.where(members[:, None], 0).sum(dim=0) / members.sum().clamp(min=1)  # (E,)
+        return probabilities.shape[1] * mean.square().sum()
+
+
+class LoadBalanceLoss(nn.Module):
+    """Keeps every router from sending all images to a few experts (ViSA, Eqs. 18-19, summed over the routers).
+
+    Each router's `load_balance` counts by the share of the batch it serves, as in the released code, whose total is
+    LB_share + LB_sky n_sky / B + LB_ground n_ground / B. That code also divides the mean probabilities by their sum
+    plus 1e-6; here they sum to 1 as they are.
+
+    Args:
+        weight: lambda of Eq. 20. The paper's best is 0.001, the released code has 0.0001.
+    """
+
+    def __init__(self, weight: float = 0.001):
+        super().__init__()
+        self.weight = require_within("weight", weight, 0, math.inf)
+
+    def forward(self, routers: Iterable[tuple[Tensor, Tensor | None]]) -> Tensor:
+        """Return the loss of a batch, given (probabilities, members) of each router: (B, E), (B,) or None -> ()."""
+        terms = [_share(*router) * load_balance(*router) for router in routers]
+        if not terms:
+            raise InputError("routers=[] should have one entry or more")
+        return self.weight * sum(terms)
+
+    def extra_repr(self) -> str:
+        """Name the hyper-parameters when printed."""
+        return f"weight={self.weight}"
+
+
+def _share(probabilities: Tensor, members: Tensor | None) -> Tensor | float:
+    """Return which part of the batch a router serves."""
+    return 1.0 if members is None else members.sum() / max(len(probabilities), 1)
+
+
+def _require_router(probabilities: Tensor, members: Tensor | None) -> None:
+    if probabilities.dim() != 2:
+        raise InputError(f"probabilities={tuple(probabilities.shape)} should have two dimensions, images and experts")
+    if members is not None and members.shape != probabilities.shape[:1]:
+        raise InputError(f"members={tuple(members.shape)} should have one value an image: {len(probabilities)}")
+    if members is not None and members.dtype != torch.bool:
+        raise InputError(f"members={members.dtype} should be torch.bool")

@@ -1,0 +1,43 @@
+"""Orthogonality of identity and view features (ViSA, CVPR 2026, Eq. 17).
+
+Shapes: B images, features of width D.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError, require_within
+
+
+class OrthogonalLoss(nn.Module):
+    """Mean absolute cosine between identity and view features: (1 / B) sum of |cos(f_inv, f_spe)| (ViSA, Eq. 17).
+
+    Computed in float32 inside autocast too. An empty batch is a zero that keeps the graph.
+
+    Args:
+        weight: factor of the whole loss.
+    """
+
+    def __init__(self, weight: float = 1.0):
+        super().__init__()
+        self.weight = require_within("weight", weight, 0, math.inf)
+
+    def forward(self, identity: Tensor, view: Tensor) -> Tensor:
+        """Return the loss of a batch: (B, D), (B, D) -> (). The gradient reaches both."""
+        if identity.dim() != 2:
+            raise InputError(f"identity={tuple(identity.shape)} should have two dimensions, images and width")
+        if view.shape != identity.shape:
+            raise InputError(f"view={tuple(view.shape)} should have the shape of identity: {tuple(identity.shape)}")
+        with torch.autocast(identity.device.type, enabled=False):
+            identity, view = (x if x.dtype == torch.float64 else x.float() for x in (identity, view))
+            cos = F.cosine_similarity(identity, view, dim=1)  # (B,)
+            return self.weight * cos.abs().sum() / max(len(cos), 1)
+
+    def extra_repr(self) -> str:
+        """Name the hyper-parameters when printed."""
+        return f"weight={self.weight}"

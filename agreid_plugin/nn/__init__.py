@@ -1,0 +1,1 @@
+"""Building blocks of the methods: attention, the vision transformer, reading its weights."""

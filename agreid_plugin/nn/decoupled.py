@@ -1,0 +1,106 @@
+"""Encoders that give a class token, a view token and patches; in one of them the class token sheds the view token.
+
+Shapes: B images, N patches, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.nn.vit import VisionTransformer
+from agreid_plugin.types import View
+
+CLS, VIEW, FIRST_PATCH = 0, 1, 2  # where the tokens stand
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What an encoder makes of images. Without view tokens the class token is both identity and view."""
+
+    cls: Tensor  # (B, D)
+    view: Tensor  # (B, D)
+    identity: Tensor  # (B, D)
+    patches: Tensor  # (B, N, D) as they enter the last block, not normalized
+
+
+class DecoupledEncoder(nn.Module):
+    """ViT with a view token that is subtracted from the class token block by block (VDT; ViSA's view-aware backbone).
+
+    Args:
+        vit: the transformer, built with one extra token.
+        views: 1 for a token that all images share (VDT), 2 for one a view, chosen by the image's (ViSA).
+        per_block: give every block view tokens of its own, which are added to what the previous block made of them,
+            rather than the first block alone. Those of later blocks start at zero, where both are the same.
+        subtractions: after how many blocks the view token is subtracted; of all without a number. The final norm is
+            followed by one more in any case, which gives `Encoded.identity`.
+    """
+
+    def __init__(
+        self, vit: VisionTransformer, views: int = 1, per_block: bool = False, subtractions: int | None = None
+    ):
+        super().__init__()
+        if vit.extra_tokens != 1:
+            raise InputError(f"the ViT has extra_tokens={vit.extra_tokens}, but a view token needs extra_tokens=1")
+        self.vit = vit
+        self.width, self.num_patches = vit.width, vit.num_patches
+        self.needs_views = views > 1
+        self.subtractions = vit.depth if subtractions is None else subtractions
+        self.view_tokens = nn.Parameter(torch.zeros(vit.depth if per_block else 1, views, vit.width))
+
+    def forward(self, images: Tensor, views: Tensor | None = None) -> Encoded:
+        """Encode images; their views, (B,), are needed if there is a token for each."""
+        own = self._tokens_of(len(images), views)  # (blocks or 1, B, D)
+        before_last: list[Tensor] = []
+
+        def add_own(number: int, tokens: Tensor) -> Tensor:
+            if number == self.vit.depth - 1:
+                before_last.append(tokens[:, FIRST_PATCH:])
+            if 0 < number < len(own):
+                view = tokens[:, VIEW] + own[number]
+                return torch.cat([tokens[:, :VIEW], view.unsqueeze(1), tokens[:, FIRST_PATCH:]], dim=1)
+            return tokens
+
+        tokens = self.vit(images, own[0].unsqueeze(1), add_own, self._subtract)
+        cls, view = tokens[:, CLS], tokens[:, VIEW]
+        return Encoded(cls, view, cls - view, before_last[0])
+
+    def _tokens_of(self, batch: int, views: Tensor | None) -> Tensor:
+        if not self.needs_views:
+            return self.view_tokens.expand(-1, batch, -1)
+        if views is None:
+            raise InputError(f"the view of each image is needed: {', '.join(v.name.lower() for v in View)}")
+        return self.view_tokens[:, views]
+
+    def _subtract(self, number: int, tokens: Tensor) -> Tensor:
+        if number >= self.subtractions:
+            return tokens
+        return torch.cat([tokens[:, :VIEW] - tokens[:, VIEW:FIRST_PATCH], tokens[:, VIEW:]], dim=1)
+
+
+class PlainEncoder(nn.Module):
+    """The ViT alone, behind the same interface: no view token, nothing subtracted."""
+
+    needs_views = False
+
+    def __init__(self, vit: VisionTransformer):
+        super().__init__()
+        if vit.extra_tokens:
+            raise InputError(f"the ViT has extra_tokens={vit.extra_tokens}, but a plain encoder has none")
+        self.vit = vit
+        self.width, self.num_patches = vit.width, vit.num_patches
+
+    def forward(self, images: Tensor, views: Tensor | None = None) -> Encoded:  # noqa: ARG002 - the others need them
+        """Encode images."""
+        before_last: list[Tensor] = []
+
+        def keep(number: int, tokens: Tensor) -> Tensor:
+            if number == self.vit.depth - 1:
+                before_last.append(tokens[:, 1:])
+            return tokens
+
+        cls = self.vit(images, before=keep)[:, CLS]
+        return Encoded(cls, cls, cls, before_last[0])

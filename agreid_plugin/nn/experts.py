@@ -1,0 +1,157 @@
+"""Experts that make tokens from one vector, and the routers that choose among them.
+
+Shapes: B images, D width, E experts a group, G groups, k chosen experts, A assignments of a vector to an expert,
+M tokens an expert makes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Which experts of its group each image goes to."""
+
+    logits: Tensor  # (B, E)
+    experts: Tensor  # (B, k) strongest first
+    weights: Tensor  # (B, k) adding up to 1
+
+    @property
+    def probabilities(self) -> Tensor:
+        """How likely each expert is, over all of the group: (B, E), what a load balance is measured on."""
+        return self.logits.softmax(dim=-1)
+
+
+class Router(nn.Module):
+    """Chooses the `top_k` experts of an image's group, weighted by a softmax over the chosen logits.
+
+    Every group's logits are computed for every image, which costs next to nothing, and the image's own are taken. So
+    each parameter has a gradient in every batch, also in one without an image of some group. In float32 throughout:
+    a choice should not hang on rounding.
+
+    Args:
+        width: width of the vectors.
+        experts: experts a group.
+        top_k: experts chosen for an image.
+        groups: groups of experts, for example one a view.
+    """
+
+    def __init__(self, width: int, experts: int, top_k: int, groups: int = 1):
+        super().__init__()
+        if not 1 <= top_k <= experts:
+            raise InputError(f"top_k={top_k} should be between 1 and the number of experts, {experts}")
+        self.top_k = top_k
+        self.weight = _uniform(groups, experts, width)
+        self.bias = _uniform(groups, experts, bound=1 / math.sqrt(width))
+
+    def forward(self, vectors: Tensor, group: Tensor | None = None) -> Routing:
+        """Route each vector among the experts of its group (the first if none is given): (B, D), (B,)."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            group = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device) if group is None else group
+            everywhere = torch.einsum("bd,ged->bge", vectors.to(self.weight.dtype), self.weight) + self.bias
+            index = group.view(-1, 1, 1).expand(-1, 1, everywhere.shape[-1])
+            logits = everywhere.gather(1, index).squeeze(1)  # (B, E)
+            strongest, experts = logits.topk(self.top_k, dim=-1)
+            return Routing(logits, experts, strongest.softmax(dim=-1))
+
+
+class GroupedLinear(nn.Module):
+    """One linear layer an expert, each applied to the assignments of its expert, which stand together.
+
+    The weights are one tensor: an expert without an assignment gets a gradient of zero, not none.
+    """
+
+    def __init__(self, experts: int, in_width: int, out_width: int, bias: bool = True):
+        super().__init__()
+        self.weight = _uniform(experts, out_width, in_width)
+        self.bias = _uniform(experts, out_width, bound=1 / math.sqrt(in_width)) if bias else None
+
+    def forward(self, values: Tensor, counts: list[int]) -> Tensor:
+        """Apply expert 0 to the first `counts[0]` values, and so on: (A, ..., in) -> (A, ..., out)."""
+        biases = [None] * len(counts) if self.bias is None else self.bias.unbind()
+        parts = zip(values.split(counts), self.weight.unbind(), biases, strict=True)
+        return torch.cat([F.linear(part, weight, bias) for part, weight, bias in parts])
+
+
+class GroupedLayerNorm(nn.Module):
+    """Layer norm whose scale and shift are the expert's."""
+
+    def __init__(self, experts: int, width: int, eps: float = 1e-5):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(experts, width))
+        self.bias = nn.Parameter(torch.zeros(experts, width))
+        self.eps = eps
+
+    def forward(self, values: Tensor, experts: Tensor) -> Tensor:
+        """Normalize each assignment's tokens: (A, M, D), (A,) -> (A, M, D)."""
+        normal = F.layer_norm(values, values.shape[-1:], eps=self.eps)
+        return normal * self.weight[experts].unsqueeze(1) + self.bias[experts].unsqueeze(1)
+
+
+class TokenExperts(nn.Module):
+    """A bank of experts, each turning a vector into M tokens (ViSA, Eq. 7): T' = FFN(SelfAttn(CrossAttn(T, Z))).
+
+    T are the expert's learned tokens and Z is one vector. A softmax over one key is 1, so every token's cross-attention
+    to Z is out(value(Z)), whatever its query and key: those two projections could never learn and are left out.
+    Each of the three steps adds its result and normalizes: t = LN(t + step(t)).
+
+    Assignments are sorted by expert and each layer runs once for each expert on its own share, so an expert costs what
+    it is used. The sizes of the shares are the only thing read back from the device.
+
+    Args:
+        experts: experts in the bank.
+        tokens: M, tokens an expert makes.
+        width: width of vectors and tokens.
+        heads: heads of the self-attention.
+        mlp_ratio: width of the feed-forward layer over that of the tokens.
+    """
+
+    def __init__(self, experts: int, tokens: int, width: int, heads: int, mlp_ratio: float = 2.0):
+        super().__init__()
+        if width % heads:
+            raise InputError(f"width={width} should be divisible by heads={heads}")
+        if tokens < 1:
+            raise InputError(f"tokens={tokens} should be 1 or more")
+        hidden = int(width * mlp_ratio)
+        self.experts, self.heads = experts, heads
+        self.tokens = nn.Parameter(nn.init.trunc_normal_(torch.empty(experts, tokens, width), std=0.02))
+        self.value = GroupedLinear(experts, width, width)
+        self.out = GroupedLinear(experts, width, width)
+        self.norm1 = GroupedLayerNorm(experts, width)
+        self.qkv = GroupedLinear(experts, width, 3 * width, bias=False)
+        self.proj = GroupedLinear(experts, width, width)
+        self.norm2 = GroupedLayerNorm(experts, width)
+        self.fc1 = GroupedLinear(experts, width, hidden)
+        self.fc2 = GroupedLinear(experts, hidden, width)
+        self.norm3 = GroupedLayerNorm(experts, width)
+
+    def forward(self, vectors: Tensor, experts: Tensor) -> Tensor:
+        """Return the tokens that each vector's expert makes of it: (A, D), (A,) -> (A, M, D)."""
+        order = experts.argsort(stable=True)
+        counts = torch.bincount(experts, minlength=self.experts).tolist()
+        owners, vectors = experts[order], vectors[order]
+        seen = self.out(self.value(vectors, counts), counts).unsqueeze(1)  # (A, 1, D)
+        tokens = self.norm1(self.tokens[owners] + seen, owners)
+        tokens = self.norm2(tokens + self._attend(tokens, counts), owners)
+        tokens = self.norm3(tokens + self.fc2(F.gelu(self.fc1(tokens, counts)), counts), owners)
+        return tokens[order.argsort()]
+
+    def _attend(self, tokens: Tensor, counts: list[int]) -> Tensor:
+        shape = (*tokens.shape[:2], 3, self.heads, -1)
+        query, key, value = self.qkv(tokens, counts).view(shape).permute(2, 0, 3, 1, 4)  # each (A, heads, M, D / heads)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        return self.proj(mixed.transpose(1, 2).flatten(2), counts)
+
+
+def _uniform(*shape: int, bound: float | None = None) -> nn.Parameter:
+    """Return a parameter drawn as `nn.Linear` draws its own, within 1 / sqrt(inputs)."""
+    bound = 1 / math.sqrt(shape[-1]) if bound is None else bound
+    return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))

@@ -1,0 +1,192 @@
+"""The vision transformer, with room for tokens of a method's own and hooks around its blocks.
+
+Shapes: B images, T extra tokens, N patches, D width. Tokens stand in the order CLS, extra, patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.nn.attention import Block
+
+Hook = Callable[[int, Tensor], Tensor]
+"""Takes a block's number and all tokens (B, 1+T+N, D), and returns the tokens to go on with."""
+
+
+@dataclass(frozen=True)
+class ViTSize:
+    """Width of a token, number of blocks, heads of each."""
+
+    width: int
+    depth: int
+    heads: int
+
+
+SIZES = {"tiny": ViTSize(192, 12, 3), "small": ViTSize(384, 12, 6), "base": ViTSize(768, 12, 12)}
+
+
+class PatchEmbed(nn.Module):
+    """Cuts images into patches, which overlap where the stride is below the patch size."""
+
+    def __init__(self, patch_size: int, stride: tuple[int, int], width: int):
+        super().__init__()
+        self.proj = nn.Conv2d(3, width, patch_size, stride)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed the patches, row by row: (B, 3, rows, cols) -> (B, N, D)."""
+        return self.proj(images).flatten(2).transpose(1, 2)
+
+
+class VisionTransformer(nn.Module):
+    """ViT whose parameters bear the names of timm and fast-reid.
+
+    Linear weights, the CLS token and the position embedding start from a truncated normal of 0.02, linear biases
+    from zero, the patch convolution as torch has it; `vit_weights.load_pretrained` fills them from a file.
+
+    Args:
+        image_size: (rows, columns) of the images.
+        patch_size: side of a square patch.
+        stride: step between patches, one number or (rows, columns); the patch size without one.
+        width: width of a token.
+        depth: number of blocks.
+        heads: attention heads of a block.
+        mlp_ratio: hidden width of the MLPs over `width`.
+        qkv_bias: whether queries, keys and values have a bias.
+        drop_path: probability of skipping a branch in the last block; it grows from 0 block by block.
+        extra_tokens: how many tokens of the caller's stand between CLS and the patches. They have position
+            embeddings here and are themselves given to `forward`.
+        checkpointing: compute each block again in the backward pass of training instead of keeping its activations.
+    """
+
+    def __init__(
+        self,
+        image_size: Sequence[int] = (256, 128),
+        patch_size: int = 16,
+        stride: int | Sequence[int] | None = None,
+        width: int = 768,
+        depth: int = 12,
+        heads: int = 12,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        drop_path: float = 0.1,
+        extra_tokens: int = 0,
+        checkpointing: bool = False,
+    ):
+        super().__init__()
+        patch_size, self.image_size = _whole("patch_size", patch_size), _pair("image_size", image_size)
+        stride = _pair("stride", patch_size if stride is None else stride)
+        self.grid = _grid(self.image_size, patch_size, stride)
+        self.num_patches = self.grid[0] * self.grid[1]
+        self.width, self.depth = _whole("width", width), _whole("depth", depth)
+        self.extra_tokens = _whole("extra_tokens", extra_tokens, least=0)
+        self.checkpointing = checkpointing
+
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + extra_tokens + self.num_patches, width))
+        self.patch_embed = PatchEmbed(patch_size, stride, width)
+        self.blocks = nn.ModuleList(
+            Block(width, heads, mlp_ratio, qkv_bias, rate) for rate in _drop_rates(drop_path, depth)
+        )
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self._initialize()
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Return the patch embeddings, without positions: (B, 3, rows, cols) -> (B, N, D)."""
+        if images.dim() != 4 or images.shape[1] != 3:
+            raise InputError(
+                f"images={tuple(images.shape)} should have four dimensions: images, 3 colors, rows, columns"
+            )
+        size, wanted = tuple(images.shape[2:]), self.image_size
+        if size != wanted:
+            raise InputError(
+                f"images of {size[0]}x{size[1]} do not suit the position embedding, made for {wanted[0]}x{wanted[1]}: "
+                f"resize the images or build the model with image_size={size}"
+            )
+        return self.patch_embed(images)
+
+    def forward(
+        self, images: Tensor, extra: Tensor | None = None, before: Hook | None = None, after: Hook | None = None
+    ) -> Tensor:
+        """Return all tokens after the final norm: (B, 3, rows, cols) -> (B, 1+T+N, D).
+
+        Args:
+            images: a batch of images of `image_size`.
+            extra: the extra tokens, (T, D) for all images or (B, T, D); given if and only if there are any.
+            before: called before each block. Hooks run outside gradient checkpointing, hence once a pass.
+            after: called after each block.
+        """
+        patches, batch = self.patches(images), images.shape[0]
+        parts = [self.cls_token.expand(batch, -1, -1), *self._extra(extra, batch), patches]
+        tokens = torch.cat(parts, dim=1) + self.pos_embed  # (B, 1+T+N, D)
+        for number, block in enumerate(self.blocks):
+            tokens = before(number, tokens) if before else tokens
+            tokens = self._run(block, tokens)
+            tokens = after(number, tokens) if after else tokens
+        return self.norm(tokens)
+
+    def _run(self, block: Block, tokens: Tensor) -> Tensor:
+        if self.checkpointing and self.training:
+            return checkpoint(block, tokens, use_reentrant=False)
+        return block(tokens)
+
+    def _extra(self, extra: Tensor | None, batch: int) -> list[Tensor]:
+        """Return the extra tokens of each image, in a list that is empty if there are none."""
+        if extra is None and self.extra_tokens == 0:
+            return []
+        shape = (self.extra_tokens, self.width)
+        given = None if extra is None else tuple(extra.shape)
+        if given not in (shape, (batch, *shape)) or self.extra_tokens == 0:
+            wanted = f"{shape} or {(batch, *shape)}" if self.extra_tokens else "left out"
+            raise InputError(f"extra={given} should be {wanted}: the model was built with extra_tokens={shape[0]}")
+        return [extra.expand(batch, *shape)]
+
+    def _initialize(self) -> None:
+        nn.init.trunc_normal_(self.cls_token, std=0.02)
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        for module in self.blocks.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
+def build_vit(size: str, **arguments: Any) -> VisionTransformer:
+    """Build a ViT of a size known by name (`tiny`, `small`, `base`); other arguments go to `VisionTransformer`."""
+    if size not in SIZES:
+        raise unknown("ViT size", size, SIZES)
+    return VisionTransformer(**asdict(SIZES[size]) | arguments)
+
+
+def _drop_rates(last: float, depth: int) -> list[float]:
+    """Grow from 0 at the first block to `last` at the last one."""
+    require_within("drop_path", last, 0, 1)
+    return [last * number / max(depth - 1, 1) for number in range(depth)]
+
+
+def _whole(name: str, value: int, least: int = 1) -> int:
+    if not isinstance(value, int) or value < least:
+        raise InputError(f"{name}={value!r} should be a whole number, {least} or more")
+    return value
+
+
+def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    """Return (rows, columns) of one number for both or of two."""
+    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
+    if len(pair) != 2 or not all(isinstance(number, int) and number > 0 for number in pair):
+        raise InputError(f"{name}={value!r} should be two whole numbers above 0, rows and columns")
+    return pair
+
+
+def _grid(image_size: tuple[int, int], patch_size: int, stride: tuple[int, int]) -> tuple[int, int]:
+    """Count the rows and columns of patches that lie within the image."""
+    if patch_size > min(image_size):
+        raise InputError(f"patch_size={patch_size} should be at most the shorter side of image_size={image_size}")
+    rows, cols = ((side - patch_size) // step + 1 for side, step in zip(image_size, stride, strict=True))
+    return rows, cols

@@ -1,0 +1,201 @@
+"""Pretrained weights of a ViT: from fast-reid, timm and DeiT, and from Google's JAX.
+
+Shapes: T extra tokens, N patches, D width, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from math import isqrt
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.nn.checkpoints import read_arrays, read_checkpoint
+from agreid_plugin.nn.vit import SIZES, VisionTransformer
+
+ENOUGH = 0.9
+"""Share of the model's tensors that a file must fill."""
+PREFIXES = ("module.", "backbone.", "base.")
+"""What wrappers put before the names of a ViT; a file may have several, one after another."""
+MOST_NAMED = 6  # tensors spelled out in a sentence
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a file fitted a model; printed, it is one line for the log.
+
+    Attributes:
+        path: the file.
+        loaded: how many of the model's tensors the file filled.
+        wanted: how many the model has.
+        missing: names of those left as they were.
+        unused: names of the file's tensors that the model has no place for.
+    """
+
+    path: str
+    loaded: int
+    wanted: int
+    missing: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def __str__(self) -> str:
+        left = f"; left as they were: {_listed(self.missing)}" if self.missing else ""
+        unused = f"; not used: {_listed(self.unused)}" if self.unused else ""
+        return f"{self.loaded} of {self.wanted} tensors from {self.path}{left}{unused}"
+
+
+def load_pretrained(vit: VisionTransformer, path: str | Path) -> Fit:
+    """Load a file of weights into `vit` and return how it fitted.
+
+    Reads `.pth` files of fast-reid, timm or DeiT, `.safetensors` of timm and `.npz` of Google's JAX ViTs. The position
+    embedding is resized to the grid of `vit`.
+
+    Raises:
+        InputError: the file is missing, cannot be read or is for another model. `vit` is then as it was.
+    """
+    stored, wanted = _read(path), vit.state_dict()
+    prefix = _prefix(stored, wanted)
+    found = {name: stored[prefix + name] for name in wanted if prefix + name in stored}
+    fitting = {name: value for name, value in found.items() if value.shape == wanted[name].shape}
+    problem = _other_model(found, stored, vit)
+    if not problem and "pos_embed" in found.keys() - fitting.keys():
+        fitting["pos_embed"] = resize_positions(found["pos_embed"], vit.grid, vit.extra_tokens)
+    missing = tuple(name for name in wanted if name not in fitting)
+    if problem or len(fitting) < ENOUGH * len(wanted):
+        problem = problem or f"not {_listed(missing)}; it is for another model"
+        raise InputError(f"{path} fits {len(fitting)} of the model's {len(wanted)} tensors: {problem}")
+    vit.load_state_dict(fitting, strict=False)
+    used = {prefix + name for name in fitting}
+    return Fit(str(path), len(fitting), len(wanted), missing, tuple(name for name in stored if name not in used))
+
+
+def resize_positions(stored: Tensor, grid: tuple[int, int], extra_tokens: int) -> Tensor:
+    """Resize a file's position embedding, CLS and a grid row by row, to our grid: (1, 1+n, D) -> (1, 1+T+N, D)."""
+    stored = stored.float()
+    image = stored[:, 1:].unflatten(1, _stored_grid(stored, grid)).permute(0, 3, 1, 2)  # (1, D, rows, cols)
+    resized = F.interpolate(image, size=grid, mode="bilinear", align_corners=False)
+    # An extra token starts from the embedding of the file's top-left patch, row 1: the released VDT and ViSA copy as
+    # many leading rows as they have special tokens, and the file has one.
+    extra = stored[:, 1:2].expand(-1, extra_tokens, -1)  # (1, T, D)
+    return torch.cat([stored[:, :1], extra, resized.flatten(2).transpose(1, 2)], dim=1)
+
+
+def _stored_grid(stored: Tensor, grid: tuple[int, int]) -> tuple[int, int] | None:
+    """Return the grid of a file's position embedding, which is ours or square; None if it is neither."""
+    patches = stored.shape[1] - 1 if stored.dim() == 3 and len(stored) == 1 else 0
+    side = isqrt(patches)
+    if patches == grid[0] * grid[1]:
+        return grid
+    return (side, side) if side > 0 and side * side == patches else None
+
+
+def _read(path: str | Path) -> dict[str, Tensor]:
+    """Return a file's tensors, with the names and layouts of timm."""
+    if not Path(path).is_file():
+        raise InputError(f"weight file {path} does not exist")
+    if Path(path).suffix == ".npz":
+        try:
+            return _from_jax(read_arrays(path))
+        except (RuntimeError, IndexError) as error:
+            raise InputError(f"{path} holds arrays of other shapes than a ViT's: {first_line(error)}") from None
+    stored = read_checkpoint(path)["model"]
+    if not isinstance(stored, Mapping):
+        raise InputError(f"{path} holds a {type(stored).__name__} under 'model', not a state dict")
+    return {name: value for name, value in stored.items() if isinstance(name, str) and isinstance(value, Tensor)}
+
+
+def _prefix(stored: Mapping[str, Tensor], wanted: Iterable[str]) -> str:
+    """Return the chain of `PREFIXES` before most of the wanted names, which is empty where it helps nothing."""
+    chains = [chain for length in range(len(PREFIXES) + 1) for chain in permutations(PREFIXES, length)]
+    return max(map("".join, chains), key=lambda prefix: sum(prefix + name in stored for name in wanted))
+
+
+def _other_model(found: Mapping[str, Tensor], stored: Iterable[str], vit: VisionTransformer) -> str:
+    """Say in which way a file is for another model; empty if nothing speaks for that."""
+    blocks = {name.split(".")[1] for name in found if name.startswith("blocks.")}
+    if not blocks:
+        return f"it holds no ViT; its tensors: {_listed(stored)}"
+    width = next((found[name].shape[-1] for name in ("cls_token", "norm.weight") if name in found), vit.width)
+    if width != vit.width:
+        return f"width {width}, this model has {vit.width}{_size_hint(width, vit.width)}"
+    if len(blocks) < ENOUGH * vit.depth:
+        return f"{len(blocks)} blocks, this model has {vit.depth}: set depth or take another file"
+    return _other_patches(found, vit)
+
+
+def _other_patches(found: Mapping[str, Tensor], vit: VisionTransformer) -> str:
+    """Say in which way a file is for other patches, in the convolution or in their positions; empty if in none."""
+    ours = vit.patch_embed.proj.weight
+    kernel = found.get("patch_embed.proj.weight", ours)
+    if kernel.shape != ours.shape:
+        shapes = f"patch kernel {tuple(kernel.shape)}, this model has {tuple(ours.shape)}"
+        return f"{shapes}: set patch_size or take another file"
+    positions = found.get("pos_embed", vit.pos_embed)
+    if positions.shape != vit.pos_embed.shape and _stored_grid(positions, vit.grid) is None:
+        shapes = f"position embedding {tuple(positions.shape)}, this model has {tuple(vit.pos_embed.shape)}"
+        return f"{shapes}; only CLS and a square grid can be resized: take the file of a plain ViT, not a distilled one"
+    return ""
+
+
+def _size_hint(stored: int, ours: int) -> str:
+    """Name the sizes of two widths, where both have a name."""
+    names = {size.width: name for name, size in SIZES.items()}
+    return f": {names[stored]} instead of {names[ours]}?" if stored in names and ours in names else ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    shown = names if len(names) <= MOST_NAMED else [*names[:MOST_NAMED], f"... ({len(names)} in all)"]
+    return ", ".join(shown) or "none"
+
+
+_JAX_MODULES = {"patch_embed.proj": ["embedding"], "norm": ["Transformer/encoder_norm"]}
+_JAX_BLOCK_MODULES = {
+    "norm1": ["LayerNorm_0"],
+    "attn.qkv": [f"MultiHeadDotProductAttention_1/{part}" for part in ("query", "key", "value")],
+    "attn.proj": ["MultiHeadDotProductAttention_1/out"],
+    "norm2": ["LayerNorm_2"],
+    "mlp.fc1": ["MlpBlock_3/Dense_0"],
+    "mlp.fc2": ["MlpBlock_3/Dense_1"],
+}
+
+
+def _from_jax(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the arrays of Google's ViT the names and layouts of timm; what has no place there keeps its own name."""
+    left, named = dict(arrays), {}
+    for ours, theirs in (("cls_token", "cls"), ("pos_embed", "Transformer/posembed_input/pos_embedding")):
+        if theirs in left:
+            named[ours] = left.pop(theirs)
+    for module, sources in _jax_modules(arrays).items():
+        for leaf, kind in (("kernel", "weight"), ("scale", "weight"), ("bias", "bias")):
+            names = [f"{source}/{leaf}" for source in sources]
+            if all(name in left for name in names):
+                named[f"{module}.{kind}"] = torch.cat([_torch_layout(name, left.pop(name)) for name in names])
+    return named | left
+
+
+def _jax_modules(arrays: Iterable[str]) -> dict[str, list[str]]:
+    """Map each module of ours to those of Google's ViT it is made of, one after another."""
+    folder = "Transformer/encoderblock_"
+    numbers = {name.removeprefix(folder).split("/")[0] for name in arrays if name.startswith(folder)}
+    return _JAX_MODULES | {
+        f"blocks.{number}.{module}": [f"{folder}{number}/{source}" for source in sources]
+        for number in numbers
+        for module, sources in _JAX_BLOCK_MODULES.items()
+    }
+
+
+def _torch_layout(name: str, array: Tensor) -> Tensor:
+    if not name.endswith("/kernel"):
+        return array.flatten()  # a bias of queries is (H, D / H)
+    if name == "embedding/kernel":
+        return array.permute(3, 2, 0, 1)  # (rows, cols, 3, D) -> (D, 3, rows, cols)
+    if name.endswith("/out/kernel"):
+        return array.flatten(0, 1).T  # (H, D / H, D) -> (D, D)
+    return array.flatten(1).T  # (D, H, D / H) -> (D, D), and (inputs, outputs) -> (outputs, inputs)
