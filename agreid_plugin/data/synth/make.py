@@ -84,6 +84,11 @@ def make_agsynth(
     return target
 
 
+def folder_of(layout: str) -> str:
+    """Return the name of a layout's folder, which is that of the dataset whose layout it is."""
+    return LAYOUT[layout].folder
+
+
 def is_agsynth(image: Path) -> bool:
     """Tell whether an image belongs to a folder that `make_agsynth` wrote, in a real dataset's layout though it is."""
     return any((folder / MARKER).is_file() for folder in list(image.parents)[:DEEPEST])

@@ -9,7 +9,8 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
-from agreid_plugin.hosts.fastreid import checks, config, data
+from agreid_plugin.hosts.fastreid import config, data
+from agreid_plugin.hosts.fastreid.losses import LOSSES
 from agreid_plugin.hosts.fastreid.transforms import TRANSFORMS
 
 
@@ -22,7 +23,7 @@ def catalog() -> dict[str, dict[str, str]]:
         "datasets": DATASET_REGISTRY,
     }
     found = {kind: _described(registry._obj_map) for kind, registry in registries.items()}
-    found["losses"] = dict.fromkeys(checks.LOSSES, "")
+    found["losses"] = dict.fromkeys(LOSSES, "")
     found["transforms"] = dict.fromkeys(sorted(TRANSFORMS), "")
     found["samplers"] = dict.fromkeys(data.SAMPLERS, "")
     found["keys"] = config.declared()

@@ -16,10 +16,14 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation import NUMBERS, Metrics
 from agreid_plugin.hosts.fastreid import data
+from agreid_plugin.hosts.fastreid.data import view_of
 from agreid_plugin.hosts.fastreid.evaluator import TestSet
+from agreid_plugin.hosts.fastreid.losses import LOSSES
+from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.hosts.fastreid.transforms import check_pipeline
+from agreid_plugin.types import UNKNOWN
 
-LOSSES = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
+HOST_LOSSES = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
 METRICS = ("cosine", "euclidean")
 VIT_DEPTHS = ("small", "base")
@@ -38,7 +42,7 @@ def _check_names(cfg) -> None:
         ("MODEL.META_ARCHITECTURE", [cfg.MODEL.META_ARCHITECTURE], META_ARCH_REGISTRY._obj_map),
         ("MODEL.BACKBONE.NAME", [cfg.MODEL.BACKBONE.NAME], BACKBONE_REGISTRY._obj_map),
         ("MODEL.HEADS.NAME", [cfg.MODEL.HEADS.NAME], REID_HEADS_REGISTRY._obj_map),
-        ("MODEL.LOSSES.NAME", cfg.MODEL.LOSSES.NAME, LOSSES),
+        ("MODEL.LOSSES.NAME", cfg.MODEL.LOSSES.NAME, _losses(cfg)),
         ("DATASETS.NAMES", cfg.DATASETS.NAMES, DATASET_REGISTRY._obj_map),
         ("DATASETS.TESTS", cfg.DATASETS.TESTS, DATASET_REGISTRY._obj_map),
         ("DATALOADER.SAMPLER_TRAIN", [cfg.DATALOADER.SAMPLER_TRAIN], data.SAMPLERS),
@@ -57,6 +61,12 @@ def _check_names(cfg) -> None:
         repeated = {name for name in names if names.count(name) > 1}
         if repeated:
             raise InputError(f"{key} names {', '.join(sorted(repeated))} twice")
+
+
+def _losses(cfg) -> Iterable[str]:
+    """Return what the meta-architecture knows: the host's own have their losses written into them."""
+    architecture = META_ARCH_REGISTRY._obj_map.get(cfg.MODEL.META_ARCHITECTURE)
+    return LOSSES if isinstance(architecture, type) and issubclass(architecture, HostMethod) else HOST_LOSSES
 
 
 def _optimizers() -> list[str]:
@@ -147,6 +157,35 @@ def _check_schedule(cfg, iterations_per_epoch: int) -> None:
             f"{solver.WARMUP_ITERS} at {iterations_per_epoch} iterations an epoch and DELAY_EPOCHS "
             f"{solver.DELAY_EPOCHS} take {waiting}"
         )
+
+
+def check_training_views(model: torch.nn.Module, train_set) -> None:
+    """Check that a method which learns from views knows that of every training image."""
+    if "views" not in getattr(plain(model), "training_inputs", ()):
+        return
+    unknown_views = [str(item[0]) for item in train_set.img_items if view_of(item) == UNKNOWN]
+    if unknown_views:
+        raise InputError(
+            f"{type(plain(model)).__name__} learns from the view of every image, but {len(unknown_views)} of "
+            f"{len(train_set)} training images have none, for example {unknown_views[0]}; train on an aerial-ground set"
+        )
+
+
+def check_test_views(model: torch.nn.Module, test_set: TestSet) -> None:
+    """Check that a method which is given the views of test images can have them."""
+    if "views" not in getattr(plain(model), "inference_inputs", ()):
+        return
+    unknown_views = [record.path for record in test_set.records if record.view is None]
+    if unknown_views:
+        raise InputError(
+            f"{type(plain(model)).__name__} needs the view of every test image, but {len(unknown_views)} of "
+            f"{test_set.dataset.name} have none, for example {unknown_views[0]}; set MODEL.VIEW predicted"
+        )
+
+
+def plain(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model inside a wrapper for many processes."""
+    return getattr(model, "module", model)
 
 
 def check_best_metric(cfg, sets: Iterable[TestSet]) -> None:

@@ -3,13 +3,14 @@
 from importlib.metadata import entry_points
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid import config
+from agreid_plugin.hosts.fastreid import agsynth, backbones, config, losses, methods
 from agreid_plugin.hosts.fastreid import datasets as _  # noqa: F401 - registers them
 
 PLUGIN_GROUP = "fastreid.plugins"
 """Entry points of this group are loaded with the host: modules of other packages that register their own parts."""
 
-config.declare(config.KEYS)
+for module in (config, agsynth, losses, backbones, methods):
+    config.declare(module.KEYS)
 
 for plugin in entry_points(group=PLUGIN_GROUP):
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -66,6 +67,15 @@ def declare(keys: Iterable[Key]) -> None:
 def declared() -> dict[str, str]:
     """Return path -> sentence of every key of ours."""
     return dict(_docs)
+
+
+@contextmanager
+def said_of(keys: str) -> Iterator[None]:
+    """Put the keys in question before what a constructor says of its arguments, which are called like them."""
+    try:
+        yield
+    except InputError as error:
+        raise error if str(error).startswith("MODEL.") else InputError(f"{keys}: {error}") from None
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:

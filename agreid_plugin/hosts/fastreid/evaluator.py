@@ -130,6 +130,7 @@ class MultiProtocolEvaluator(DatasetEvaluator):
 
     Attributes:
         test_set: what is evaluated.
+        views: where the model has the views of test images from, `given` or `predicted`; empty if it uses none.
         features: the features of the last pass, on the main process.
         metrics: the numbers of the last pass, on the main process.
         numbers: the same as the host takes them, `A2G/mAP` -> percent.
@@ -137,6 +138,7 @@ class MultiProtocolEvaluator(DatasetEvaluator):
 
     def __init__(self, cfg, test_set: TestSet):
         self._cfg, self.test_set = cfg, test_set
+        self.views = ""
         self.features: FeatureSet | None = None
         self.metrics: list[Metrics] = []
         self.numbers: OrderedDict[str, float] = OrderedDict()
@@ -160,7 +162,7 @@ class MultiProtocolEvaluator(DatasetEvaluator):
         by_path = dict(itertools.chain.from_iterable(part.items() for part in gathered))
         records, protocols = self.test_set.records, self.test_set.protocols.values()
         images = np.stack([by_path[record.path] for record in records])
-        self.features = FeatureSet(self.test_set.dataset, records, (images,))
+        self.features = FeatureSet(self.test_set.dataset, records, (images,), views=self.views)
         self.metrics = compute(self._cfg, self.features, protocols)
         numbers = {name: entry.as_dict() for name, entry in zip(self.test_set.protocols, self.metrics, strict=True)}
         if self._cfg.TEST.ROC.ENABLED:

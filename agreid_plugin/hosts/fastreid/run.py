@@ -33,6 +33,7 @@ from agreid_plugin.evaluation import (
 )
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid import checks, console
+from agreid_plugin.hosts.fastreid.agsynth import make_missing
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.data import source_of
 from agreid_plugin.hosts.fastreid.evaluator import choose, compute, thresholds
@@ -47,6 +48,7 @@ def train(args: Namespace) -> None:
     cfg = _configured(args)
     checks.check_config(cfg)
     _claim_output(Path(cfg.OUTPUT_DIR), args.resume)
+    make_missing(cfg)
     _launch(_train_process, cfg, args)
 
 
@@ -62,6 +64,7 @@ def evaluate(args: Namespace) -> None:
         return
     if not Path(cfg.MODEL.WEIGHTS).is_file():
         raise InputError(f"weight file {cfg.MODEL.WEIGHTS!r} does not exist; name it with --weights")
+    make_missing(cfg)
     _launch(_evaluate_process, cfg, args)
 
 
@@ -72,6 +75,7 @@ def _configured(args: Namespace):
     elif args.eval_only:
         cfg.OUTPUT_DIR = str(Path(cfg.OUTPUT_DIR) / "eval")  # the run's own files stay as they are
     if args.eval_only:
+        cfg.MODEL.BACKBONE.PRETRAIN = False  # the checkpoint has it all
         cfg.MODEL.WEIGHTS = args.weights or cfg.MODEL.WEIGHTS
         cfg.TEST.PROTOCOLS = args.protocols or cfg.TEST.PROTOCOLS
         cfg.TEST.RERANK.ENABLED = args.rerank or cfg.TEST.RERANK.ENABLED
@@ -155,7 +159,6 @@ def _evaluate_process(cfg, args: Namespace) -> None:
 
 def _load_model(cfg):
     cfg.defrost()
-    cfg.MODEL.BACKBONE.PRETRAIN = False
     cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or 1  # the classifier is not used
     cfg.freeze()
     model = Trainer.build_model(cfg)

@@ -30,6 +30,9 @@ class Trainer(DefaultTrainer):
         checks.check_best_metric(cfg, self.test_sets)
         self.best_metric = -1.0
         super().__init__(cfg)
+        checks.check_training_views(self.model, self._trainer.data_loader.dataset)
+        for test_set in self.test_sets:
+            checks.check_test_views(self.model, test_set)
         if cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.ON_CPU:
             self._trainer.enabled = True
 
@@ -79,7 +82,9 @@ class Trainer(DefaultTrainer):
         """Run the model over every test set; returns the evaluators, which hold features and numbers, by dataset."""
         evaluators = {}
         for test_set in test_sets(cfg) if sets is None else sets:
+            checks.check_test_views(model, test_set)
             loader, evaluator = cls.build_evaluator(cfg, test_set)
+            evaluator.views = getattr(checks.plain(model), "view_source", "")
             inference_on_dataset(model, loader, evaluator, flip_test=cfg.TEST.FLIP.ENABLED)
             evaluators[test_set.dataset.name] = evaluator
         return evaluators

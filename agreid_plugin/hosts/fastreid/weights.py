@@ -1,36 +1,19 @@
-"""Checkpoint files: read without running code in them, and refused instead of half loaded where they fit badly."""
+"""Checkpoint files loaded into a model, and refused instead of half loaded where they fit badly."""
 
 from __future__ import annotations
 
 import logging
-import pickle
 from pathlib import Path
 
-import torch
 from torch import nn
 
-from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.errors import InputError
+from agreid_plugin.nn.checkpoints import read_checkpoint
 
 _logger = logging.getLogger("fastreid.weights")
 
 ENOUGH = 0.9
 """Share of a model's tensors that a file must fill. The classifier of other identities may be missing."""
-
-
-def read_checkpoint(path: str | Path) -> dict:
-    """Read a checkpoint file into `{"model": state dict, ...}` without running code stored in it."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise InputError(
-            f"{path} was not loaded: it holds more than tensors and plain values, or is damaged (one that holds more "
-            "can run code); save its state dict alone"
-        ) from None
-    except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a checkpoint: {first_line(error)}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds a {type(content).__name__}, not a checkpoint")
-    return content if "model" in content else {"model": content.get("state_dict", content)}
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:

@@ -1,0 +1,81 @@
+"""VDT: View-decoupled Transformer (CVPR 2024), as released.
+
+A view token, shared by all images, is subtracted from the class token after each block and once more after the final
+norm. What is left is the identity feature; the view token learns to tell aerial from ground, at a right angle to it.
+
+Shapes: B images, D width, C identities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from agreid_plugin.losses import OrthogonalLoss, ViewLoss, identity_objectives
+from agreid_plugin.nn.bnneck import BNNeck
+from agreid_plugin.nn.decoupled import DecoupledEncoder, Encoded
+from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod, View
+
+
+@dataclass(frozen=True)
+class VDTOutputs:
+    """What VDT makes of a batch."""
+
+    encoded: Encoded
+    identity: HeadOutputs
+    view: HeadOutputs
+
+
+class VDT(ReIDMethod):
+    """L = L_id + L_tri + view_weight (L_view + L_o); the view of a test image is not needed.
+
+    Args:
+        backbone: gives class, view and identity tokens.
+        head: of the identity feature.
+        view_head: of the view token, two classes in the order of `View`.
+        objectives: name -> loss of the identity head.
+        view_weight: factor of the view classification and of the orthogonality.
+        neck_sees_cls: pass the class token through the identity head in training too. No loss comes of it, but the
+            running statistics of the head's norm become those of identity features and class tokens in turn, and
+            test features pass that norm. So the released code does.
+    """
+
+    training_inputs = frozenset({"images", "pids", "views"})
+
+    def __init__(
+        self,
+        backbone: DecoupledEncoder,
+        head: nn.Module,
+        view_head: nn.Module | None = None,
+        objectives: nn.ModuleDict | None = None,
+        view_weight: float = 0.001,
+        neck_sees_cls: bool = True,
+    ):
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.view_head = BNNeck(backbone.width, len(View)) if view_head is None else view_head
+        self.objectives = identity_objectives(over_nonzero=True) if objectives is None else objectives
+        self.view_loss = ViewLoss(view_weight)
+        self.orthogonal_loss = OrthogonalLoss(view_weight)
+        self.neck_sees_cls = neck_sees_cls
+
+    def forward(self, batch: Batch) -> VDTOutputs:
+        """Encode a batch and run the heads."""
+        encoded = self.backbone(batch.images)
+        identity = self.head(encoded.identity, batch.pids)
+        if self.training and self.neck_sees_cls:
+            self.head(encoded.cls, batch.pids)
+        return VDTOutputs(encoded, identity, self.view_head(encoded.view, batch.views))
+
+    def losses(self, outputs: VDTOutputs, batch: Batch) -> dict[str, Tensor]:
+        """Return the weighted terms."""
+        terms = {f"loss_{name}_id": loss(outputs.identity, batch) for name, loss in self.objectives.items()}
+        terms["loss_view"] = self.view_loss(outputs.view.logits, batch.views)
+        terms["loss_orthogonal"] = self.orthogonal_loss(outputs.encoded.identity, outputs.encoded.view)
+        return terms
+
+    def embed(self, outputs: VDTOutputs) -> Tensor:
+        """Return the identity feature behind its norm: (B, D)."""
+        return outputs.identity.embedding

@@ -1,0 +1,102 @@
+"""ViSA's backbone: view-aware encoder, ETGM and DLFM, whole or with modules left out as in Table 2.
+
+Shapes: B images, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.methods.visa.dlfm import DLFM
+from agreid_plugin.methods.visa.etgm import ETGM, PlainQueries, Queries
+from agreid_plugin.methods.visa.reading import Reading, reading
+from agreid_plugin.nn.decoupled import DecoupledEncoder, Encoded, PlainEncoder
+from agreid_plugin.nn.vit import VisionTransformer
+from agreid_plugin.types import View
+
+
+@dataclass(frozen=True)
+class ViSAFeatures:
+    """What the backbone makes of images; `local` and `queries` are None without their modules."""
+
+    encoded: Encoded
+    queries: Queries | None = None
+    local: Tensor | None = None  # (B, D)
+
+
+class ViSABackbone(nn.Module):
+    """Encoder, ETGM and DLFM.
+
+    Args:
+        encoder: VAB, or a plain encoder.
+        queries: ETGM, or plain queries; None together with `fusion`.
+        fusion: DLFM, or None for the encoder alone.
+    """
+
+    def __init__(self, encoder: nn.Module, queries: nn.Module | None, fusion: DLFM | None):
+        super().__init__()
+        if (queries is None) != (fusion is None):
+            raise InputError("queries and the fusion of them come together: give both ETGM and DLFM, or neither")
+        if fusion is not None and fusion.invariant.neighbors > encoder.num_patches:
+            raise InputError(
+                f"neighbors={fusion.invariant.neighbors} patches are wanted for a graph, but an image has "
+                f"{encoder.num_patches}: lower neighbors, or the stride of the patches"
+            )
+        self.encoder, self.queries, self.fusion = encoder, queries, fusion
+        self.width = encoder.width
+        self.needs_views = encoder.needs_views or getattr(queries, "needs_views", False)
+
+    def forward(self, images: Tensor, views: Tensor | None = None) -> ViSAFeatures:
+        """Encode images of these views: (B, 3, rows, cols), (B,)."""
+        encoded = self.encoder(images, views)
+        if self.fusion is None:
+            return ViSAFeatures(encoded)
+        queries = self.queries(encoded.identity, encoded.view, views)
+        return ViSAFeatures(encoded, queries, self.fusion(queries, encoded))
+
+
+def build_backbone(
+    vit: VisionTransformer,
+    *,
+    variant: str = "paper",
+    vab: bool = True,
+    etgm: bool = True,
+    dlfm: bool = True,
+    experts: int = 8,
+    top_k: int = 2,
+    tokens: int = 16,
+    neighbors: int = 64,
+) -> ViSABackbone:
+    """Build the backbone of a variant, whole or with modules left out as in Table 2.
+
+    Args:
+        vit: the transformer, with one extra token for VAB and none without it.
+        variant: `paper` or `released`.
+        vab: view tokens and their subtraction; without it the class token serves both branches.
+        etgm: experts; without it the queries are learned tokens to which the branch's feature is added.
+        dlfm: graphs and fusion; without it there is no local feature, and no use for ETGM.
+        experts: E, experts in each group.
+        top_k: k, experts chosen for an image.
+        tokens: M, queries a branch.
+        neighbors: K, patches in a graph.
+    """
+    read = reading(variant)
+    if etgm and not dlfm:
+        raise InputError("etgm=True needs dlfm=True: without the fusion nothing reads the queries")
+    heads = vit.blocks[0].attn.heads
+    encoder = _view_aware(vit, read) if vab else PlainEncoder(vit)
+    if not dlfm:
+        return ViSABackbone(encoder, None, None)
+    queries = ETGM(vit.width, heads, experts, top_k, tokens) if etgm else PlainQueries(vit.width, tokens)
+    fusion = DLFM(
+        vit.width, heads, neighbors, read.own_patches, read.own_graph, read.graph_gradient, fuse_cls=read.fuse_cls
+    )
+    return ViSABackbone(encoder, queries, fusion)
+
+
+def _view_aware(vit: VisionTransformer, read: Reading) -> DecoupledEncoder:
+    """Build VAB: a token for each view, subtracted after every block but the last, whose norm comes first."""
+    return DecoupledEncoder(vit, len(View), read.tokens_per_block, subtractions=vit.depth - 1)

@@ -1,0 +1,82 @@
+"""DLFM, the Dual-branch Local Fusion Module of ViSA (Sec. 3.4, Eqs. 8-13).
+
+Shapes: B images, D width, N patches, M queries a branch, K patches in a graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.methods.visa.etgm import Queries
+from agreid_plugin.nn.attention import PostNormBlock
+from agreid_plugin.nn.decoupled import Encoded
+from agreid_plugin.nn.graph import QueryGraph, nearest_patches
+
+
+class GraphBranch(nn.Module):
+    """Queries of one branch among their patches: Q + LN(graph(Q)) (Eqs. 8-12).
+
+    Args:
+        graph: the graph layer, which two branches may share.
+        neighbors: K, patches in a graph.
+        own_patches: let each query choose its patches; otherwise the branch's feature chooses for all of them.
+        gradient: let gradients through the graph reach queries and patches.
+    """
+
+    def __init__(self, graph: QueryGraph, neighbors: int, own_patches: bool, gradient: bool):
+        super().__init__()
+        self.graph, self.neighbors = graph, neighbors
+        self.own_patches, self.gradient = own_patches, gradient
+        self.norm = nn.LayerNorm(graph.weight.shape[0])
+
+    def forward(self, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
+        """Move the queries: (B, M, D), (B, D), (B, N, D) -> (B, M, D)."""
+        return self.norm(self.moved(queries, feature, patches)) + queries
+
+    def moved(self, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
+        """Return what the graph layer makes of the queries, before the norm."""
+        if not self.gradient:
+            queries, patches = queries.detach(), patches.detach()
+        nearest = nearest_patches(queries if self.own_patches else feature.unsqueeze(1), patches, self.neighbors)
+        if self.own_patches:
+            chosen = torch.zeros(*queries.shape[:2], patches.shape[1], dtype=torch.bool, device=patches.device)
+            return self.graph(queries, patches, chosen.scatter(-1, nearest, True))
+        index = nearest.transpose(1, 2).expand(-1, -1, patches.shape[-1])  # (B, K, D)
+        return self.graph(queries, patches.gather(1, index))
+
+
+class DLFM(nn.Module):
+    """Dual-branch Local Fusion Module: one local feature from the queries of both branches (Eqs. 8-13).
+
+    Args:
+        width: width of queries and patches.
+        heads: attention heads of the fusion.
+        neighbors: K, patches in a query's graph.
+        own_patches, own_graph, graph_gradient, fuse_cls: see `Reading`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        neighbors: int = 64,
+        own_patches: bool = True,
+        own_graph: bool = True,
+        graph_gradient: bool = True,
+        fuse_cls: bool = True,
+    ):
+        super().__init__()
+        graph = QueryGraph(width)
+        self.invariant = GraphBranch(graph, neighbors, own_patches, graph_gradient)
+        graph = QueryGraph(width) if own_graph else graph
+        self.specific = GraphBranch(graph, neighbors, own_patches, graph_gradient)
+        self.token = None if fuse_cls else nn.Parameter(nn.init.trunc_normal_(torch.empty(width), std=0.02))
+        self.fusion = PostNormBlock(width, heads)
+
+    def forward(self, queries: Queries, encoded: Encoded) -> Tensor:
+        """Return the local feature: (B, D)."""
+        invariant = self.invariant(queries.invariant, encoded.identity, encoded.patches)
+        specific = self.specific(queries.specific, encoded.view, encoded.patches)
+        first = encoded.identity if self.token is None else self.token.expand_as(encoded.identity)
+        return self.fusion(torch.cat([first.unsqueeze(1), invariant, specific], dim=1))[:, 0]

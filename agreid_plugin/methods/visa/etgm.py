@@ -1,0 +1,77 @@
+"""ETGM, the Expert-driven Token Generation Module of ViSA (Sec. 3.3, Eqs. 4-7).
+
+Shapes: B images, D width, E experts a group, k chosen experts, M queries a branch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.nn.experts import Router, Routing, TokenExperts
+from agreid_plugin.types import View
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Query tokens of both branches, and how they were routed."""
+
+    invariant: Tensor  # (B, M, D)
+    specific: Tensor  # (B, M, D)
+    shared: Routing | None = None
+    by_view: Routing | None = None
+
+    def routers(self, views: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+        """Return each router's probabilities, (B, E), and the images it serves, (B,), or None for all."""
+        by_view = [(self.by_view.probabilities, views == view) for view in View]
+        return [(self.shared.probabilities, None), *by_view]
+
+
+class ETGM(nn.Module):
+    """Expert-driven Token Generation Module: queries from identity and view features (Eqs. 4-7).
+
+    The identity feature goes to experts that all images share, the view feature to those of the image's view; all
+    stand in one bank, in the order shared, aerial, ground, and run together.
+
+    Args:
+        width: width of features and queries.
+        heads: attention heads in an expert.
+        experts: E, experts in each of the three groups.
+        top_k: experts whose tokens are added up for an image.
+        tokens: M, queries a branch.
+    """
+
+    needs_views = True
+
+    def __init__(self, width: int, heads: int, experts: int = 8, top_k: int = 2, tokens: int = 16):
+        super().__init__()
+        self.shared_router = Router(width, experts, top_k)
+        self.view_router = Router(width, experts, top_k, groups=len(View))
+        self.experts = TokenExperts((1 + len(View)) * experts, tokens, width, heads)
+
+    def forward(self, identity: Tensor, view: Tensor, views: Tensor) -> Queries:
+        """Make queries: (B, D), (B, D), (B,) -> twice (B, M, D)."""
+        shared, by_view = self.shared_router(identity), self.view_router(view, views)
+        group_size = shared.logits.shape[1]
+        chosen = torch.cat([shared.experts, by_view.experts + group_size * (1 + views.unsqueeze(1))])  # (2B, k)
+        weights = torch.cat([shared.weights, by_view.weights])
+        vectors = torch.cat([identity, view]).repeat_interleave(chosen.shape[1], dim=0)  # (2Bk, D)
+        tokens = self.experts(vectors, chosen.flatten()).unflatten(0, chosen.shape)  # (2B, k, M, D)
+        invariant, specific = torch.einsum("bk,bkmd->bmd", weights.to(tokens.dtype), tokens).chunk(2)
+        return Queries(invariant, specific, shared, by_view)
+
+
+class PlainQueries(nn.Module):
+    """What stands in for ETGM when it is left out: learned tokens to which the branch's feature is added."""
+
+    needs_views = False
+
+    def __init__(self, width: int, tokens: int = 16):
+        super().__init__()
+        self.tokens = nn.Parameter(nn.init.trunc_normal_(torch.empty(2, tokens, width), std=0.02))
+
+    def forward(self, identity: Tensor, view: Tensor, views: Tensor | None = None) -> Queries:  # noqa: ARG002
+        """Make queries: (B, D), (B, D) -> twice (B, M, D)."""
+        return Queries(self.tokens[0] + identity.unsqueeze(1), self.tokens[1] + view.unsqueeze(1))

@@ -1,0 +1,34 @@
+"""The two readings of ViSA: the paper's text, and what the released code does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agreid_plugin.errors import unknown
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where the paper and the released code part. `projects/ViSA/README.md` has the table."""
+
+    tokens_per_block: bool  # view tokens of every block's own (Sec. 3.2), not of the first alone
+    own_patches: bool  # each query chooses its patches (Eq. 8), not one choice by Z for a branch
+    own_graph: bool  # a graph layer for each branch (Eq. 12), not one for both
+    graph_gradient: bool  # gradients reach queries and patches through the graph
+    fuse_cls: bool  # the class token takes part in the fusion (Eq. 13), not a learned one in its place
+    balance_weight: float  # lambda in Eq. 20
+    neck_sees_cls: bool  # the head's norm keeps statistics of class tokens too; see `VDT`
+    over_nonzero: bool  # cross-entropy over the images whose loss is not zero; see `IdentityLoss`
+
+
+READINGS = {
+    "paper": Reading(True, True, True, True, True, balance_weight=1e-3, neck_sees_cls=False, over_nonzero=False),
+    "released": Reading(False, False, False, False, False, balance_weight=1e-4, neck_sees_cls=True, over_nonzero=True),
+}
+
+
+def reading(variant: str) -> Reading:
+    """Return the reading of this name."""
+    if variant not in READINGS:
+        raise unknown("variant", variant, READINGS)
+    return READINGS[variant]
