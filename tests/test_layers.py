@@ -36,7 +36,7 @@ def imported_modules(source: str) -> set[str]:
 
 
 def violations(source: str, layer: str, part: str | None) -> set[str]:
-    """What a file of `layer` imports and may not; `part` is its folder: the one host, or the one method, it may import."""
+    """What a file of `layer` imports and may not; `part` is its folder, the one host or method that it may import."""
     host, method = (part, None) if layer == "hosts" else (None, part)
     wrong = set()
     for module in imported_modules(source):

@@ -157,7 +157,8 @@ def _finished(made: dict[str, Tensor], rest: State, unused: dict[str, tuple[str,
         else:
             made[name] = value
     if unknown:
-        raise InputError(f"{len(unknown)} tensors are none of the released model's, such as {', '.join(unknown[:3])}")
+        more = f", ... ({len(unknown)} in all)" if len(unknown) > 3 else ""
+        raise InputError(f"the released model has no {', '.join(unknown[:3])}{more}")
     return Converted({_of_neck(key): _of_views(key, value) for key, value in made.items()}, unused)
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from fastreid.modeling.backbones import build_backbone
+from fastreid.modeling.backbones import BACKBONE_REGISTRY, build_backbone
 from fastreid.modeling.losses.cross_entroy_loss import log_accuracy
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor, nn
@@ -98,7 +98,8 @@ class ViSA(HostMethod, visa.ViSA):
 
 def core_of(cfg, kind: type[nn.Module], builder: str) -> nn.Module:
     """Build the backbone of the configuration and return its core, which must be of a kind."""
-    backbone = build_backbone(cfg)
+    of_host = BACKBONE_REGISTRY.get(cfg.MODEL.BACKBONE.NAME).__module__.startswith("fastreid.")
+    backbone = None if of_host else build_backbone(cfg)
     if isinstance(backbone, HostBackbone) and isinstance(backbone.core, kind):
         return backbone.core
     raise InputError(

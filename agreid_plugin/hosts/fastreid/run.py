@@ -162,8 +162,18 @@ def _load_model(cfg):
     cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or 1  # the classifier is not used
     cfg.freeze()
     model = Trainer.build_model(cfg)
-    load_weights(model, cfg.MODEL.WEIGHTS)
+    _check_predictor(model, load_weights(model, cfg.MODEL.WEIGHTS), cfg.MODEL.WEIGHTS)
     return model
+
+
+def _check_predictor(model: torch.nn.Module, left_out: Iterable[str], path: str) -> None:
+    """Refuse to go by the views of a predictor that the file left untrained."""
+    predicted = getattr(checks.plain(model), "view_source", "") == "predicted"
+    if predicted and any(name.startswith("view_predictor.") for name in left_out):
+        raise InputError(
+            f"MODEL.VIEW is predicted, but {path} has no weights of a view predictor (released files never had one): "
+            "train with this package, or set MODEL.VIEW given"
+        )
 
 
 def _evaluate_features(cfg, args: Namespace) -> None:

@@ -16,6 +16,7 @@ from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid import checks, data, run_card
 from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, TestSet, test_sets
 from agreid_plugin.hosts.fastreid.hooks import EvalHook, LearningGuard, PeriodicCheckpointer, PeriodicWriter
+from agreid_plugin.hosts.fastreid.weights import load_weights
 from agreid_plugin.hosts.fastreid.writers import JSONWriter, ProgressWriter, TensorboardWriter
 
 _logger = logging.getLogger("fastreid.train")
@@ -123,10 +124,12 @@ class Trainer(DefaultTrainer):
 
     def resume_or_load(self, resume=True):
         """Continue the run in `OUTPUT_DIR` if asked and there is one, else load `MODEL.WEIGHTS`."""
-        rest = self.checkpointer.resume_or_load(self.cfg.MODEL.WEIGHTS, resume=resume)
         if resume and self.checkpointer.has_checkpoint():
+            rest = self.checkpointer.resume_or_load("", resume=True)
             self.start_epoch = rest.get("epoch", -1) + 1
             self.best_metric = rest.get("best_metric", rest.get("metric", -1.0))
+        elif self.cfg.MODEL.WEIGHTS:
+            load_weights(checks.plain(self.model), self.cfg.MODEL.WEIGHTS)
 
     def train(self):
         """Train from `start_epoch` on; returns the last evaluation's results."""

@@ -1,0 +1,37 @@
+"""`fastreid convert`: checkpoints of the released codes."""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLES = """examples:
+  fastreid convert visa model_best.pth --config projects/ViSA/cargo_released.yml --out visa_cargo.pth
+  fastreid convert vdt model_final.pth --config projects/VDT/cargo.yml --out vdt_cargo.pth
+  fastreid eval --config projects/VDT/cargo.yml --weights vdt_cargo.pth
+"""
+METHODS = ("vdt", "visa")
+
+
+def add_to(subparsers: argparse._SubParsersAction) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "convert",
+        help="convert a checkpoint of the released VDT or ViSA",
+        description="Turn a checkpoint that the released code of VDT or ViSA wrote into one of the model that a "
+        "configuration describes (for ViSA with MODEL.VISA.VARIANT released), and tell what had no place in it.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("method", choices=METHODS, metavar="METHOD", help=f"one of {', '.join(METHODS)}")
+    parser.add_argument("released", metavar="RELEASED", help="checkpoint of the released code; it is only read")
+    parser.add_argument(
+        "--config", "--config-file", dest="config_file", required=True, metavar="FILE", help="the same model's"
+    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="checkpoint to write, which must not exist")
+    parser.set_defaults(run=_convert)
+
+
+def _convert(args: argparse.Namespace) -> None:
+    from agreid_plugin.hosts.fastreid.convert import convert
+
+    for line in convert(args.method, args.released, args.config_file, args.out):
+        print(line)

@@ -1,0 +1,224 @@
+"""VDT and ViSA inside the host: recipes, training, evaluation, views, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import assert_one_line
+from fastreid.modeling import build_model
+from fastreid.utils.events import EventStorage
+
+from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.hosts.fastreid.adapter import to_host
+from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.weights import read_checkpoint
+from agreid_plugin.types import Batch
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted(path for path in ROOT.glob("projects/*/*.yml"))
+TINY = {
+    "MODEL": {
+        "META_ARCHITECTURE": "ViSA",
+        "BACKBONE": {"NAME": "build_visa_backbone", "DEPTH": "tiny", "STRIDE_SIZE": [8, 8], "FEAT_DIM": 16},
+        "VIT": {"PATCH_SIZE": 8, "WIDTH": 16, "LAYERS": 2, "HEADS": 2},
+        "VISA": {"EXPERTS": 3, "TOP_K": 2, "TOKENS": 2, "NEIGHBORS": 3},
+        "HEADS": {"NAME": "BNNeckHead"},
+        "LOSSES": {"NAME": ["CrossEntropyLoss", "TripletLoss"], "TRI": {"MARGIN": 0.0, "HARD_MINING": True}},
+    },
+    "INPUT": {"SIZE_TRAIN": [32, 16], "SIZE_TEST": [32, 16]},
+    "DATASETS": {"NAMES": ["CARGO"], "TESTS": ["CARGO"]},
+    "DATALOADER": {"SAMPLER_TRAIN": "ViewBalancedIdentitySampler", "NUM_INSTANCE": 4, "NUM_WORKERS": 0},
+    "SOLVER": {"IMS_PER_BATCH": 16, "MAX_EPOCH": 1, "WARMUP_ITERS": 0, "STEPS": [30], "LOG_PERIOD": 1},
+    "TEST": {"EVAL_PERIOD": 1, "IMS_PER_BATCH": 16, "PROTOCOLS": ["ALL", "A2G"]},
+}
+VDT = ("MODEL.META_ARCHITECTURE", "VDT", "MODEL.BACKBONE.NAME", "build_vdt_backbone")
+
+
+@pytest.fixture(scope="session")
+def agsynth(tmp_path_factory) -> Path:
+    """A folder holding AG-Synth as CARGO: 4 people to train on, 4 to test with, 32x16."""
+    root = tmp_path_factory.mktemp("agsynth")
+    make_agsynth(root, ids=8, images_per_id=12, size=(32, 16), workers=1, progress=False)
+    return root
+
+
+@pytest.fixture
+def tiny(tmp_path, agsynth) -> Path:
+    """A configuration that trains ViSA on `agsynth` in seconds."""
+    path = tmp_path / "tiny.yml"
+    settings = {**TINY, "DATASETS": {**TINY["DATASETS"], "ROOT": str(agsynth)}, "OUTPUT_DIR": str(tmp_path / "run")}
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def built(path: Path, *overrides: str):
+    cfg = load_config(path, ["MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", "4", *overrides])
+    return build_model(cfg)
+
+
+def host_batch(views=(0, 1, 0, 1)) -> dict:
+    images = torch.rand(len(views), 3, 32, 16, generator=torch.Generator().manual_seed(0)) * 255
+    pids = torch.arange(len(views)) // 2
+    return to_host(Batch(images=images, pids=pids, views=torch.tensor(views), cameras=torch.zeros(len(views)).long()))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_recipe_builds_a_model_that_takes_a_step(path):
+    """At its own settings but for the size of the network and of the images."""
+    small = ["MODEL.BACKBONE.DEPTH", "tiny", "MODEL.VIT.WIDTH", "16", "MODEL.VIT.LAYERS", "2", "MODEL.VIT.HEADS", "2"]
+    small += ["MODEL.BACKBONE.PRETRAIN", "False", "MODEL.BACKBONE.FEAT_DIM", "16"]
+    model = built(path, *small).train()
+    size = load_config(path).INPUT.SIZE_TRAIN
+    inputs = {**host_batch(), "images": torch.rand(4, 3, *size) * 255}
+    with EventStorage():
+        losses = model(inputs)
+    sum(losses.values()).backward()
+    assert all(name.startswith("loss_") and torch.isfinite(value) for name, value in losses.items())
+    without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    assert not without
+
+
+@pytest.mark.parametrize("overrides", [(), VDT], ids=["ViSA", "VDT"])
+def test_trains_and_evaluates_by_one_command(tiny, tmp_path, fastreid_command, overrides):
+    outcome = fastreid_command("train", "--config", tiny, *overrides)
+    assert outcome.code == 0, outcome.err
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert set(results["CARGO"]) == {"ALL", "A2G"}
+    assert results["CARGO"]["A2G"]["views"] == ("given" if not overrides else "")
+
+    outcome = fastreid_command(
+        "eval", "--config", tiny, "--weights", tmp_path / "run" / "model_final.pth", "--output", tmp_path / "again",
+        *overrides,
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert json.loads((tmp_path / "again" / "results.json").read_text())["CARGO"] == results["CARGO"]
+
+
+def test_predicted_views_need_none_and_results_say_so(tiny, tmp_path, fastreid_command):
+    assert fastreid_command("train", "--config", tiny).code == 0
+    outcome = fastreid_command(
+        "eval", "--config", tiny, "--weights", tmp_path / "run" / "model_final.pth", "MODEL.VIEW", "predicted"
+    )
+    assert outcome.code == 0, outcome.err
+    results = json.loads((tmp_path / "run" / "eval" / "results.json").read_text())
+    assert results["CARGO"]["ALL"]["views"] == "predicted"
+
+    model = built(tiny, "MODEL.VIEW", "predicted").eval()
+    model.load_state_dict(read_checkpoint(tmp_path / "run" / "model_final.pth")["model"])
+    with torch.no_grad():
+        given, none = model(host_batch((0, 1, 0, 1))), model({"images": host_batch()["images"]})
+    torch.testing.assert_close(given, none, rtol=0, atol=0)
+
+
+def test_agsynth_is_made_when_it_is_missing(tiny, tmp_path, fastreid_command):
+    root = tmp_path / "made"
+    synth = ["DATASETS.ROOT", root, "DATASETS.AGSYNTH.IDS", 8, "DATASETS.AGSYNTH.SIZE", "[32, 16]"]
+    assert fastreid_command("train", "--config", tiny, *synth).code == 0
+    made = json.loads((root / "CARGO" / "agsynth.json").read_text())
+    assert made == {"ids": 8, "images_per_id": 12, "size": [32, 16], "layout": "cargo", "seed": 0}
+
+    again = fastreid_command("train", "--config", tiny, "--output", tmp_path / "again", *synth)
+    assert again.code == 0, again.err
+    other = fastreid_command("train", "--config", tiny, "--output", tmp_path / "b", *synth, "DATASETS.AGSYNTH.SEED", 1)
+    assert_one_line(other, str(root / "CARGO"), "seed 0 instead of 1")
+
+
+def test_a_model_normalizes_a_copy_of_the_images(tiny):
+    inputs = host_batch()
+    before = inputs["images"].clone()
+    with torch.no_grad():
+        built(tiny).eval()(inputs)
+    torch.testing.assert_close(inputs["images"], before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("overrides", [(), VDT], ids=["ViSA", "VDT"])
+def test_identities_and_cameras_do_not_reach_a_test_feature(tiny, overrides):
+    model = built(tiny, *overrides).eval()
+    inputs = host_batch()
+    with torch.no_grad():
+        features = model(inputs)
+        shuffled = model({**inputs, "targets": inputs["targets"].flip(0), "camids": inputs["camids"] + 5})
+    torch.testing.assert_close(features, shuffled, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("head", ["BNNeckHead", "EmbeddingHead"])
+def test_heads_of_both_owners_fit(tiny, head):
+    model = built(tiny, "MODEL.HEADS.NAME", head, "MODEL.HEADS.WITH_BNNECK", "True").train()
+    with EventStorage():
+        sum(model(host_batch()).values()).backward()
+    assert model.eval()(host_batch()).shape == (4, 32)
+
+
+def test_vdts_backbone_serves_the_hosts_baseline_and_circle_loss(tiny):
+    losses = "('CrossEntropyLoss', 'CircleLoss')"
+    model = built(tiny, "MODEL.META_ARCHITECTURE", "Baseline", *VDT[2:], "MODEL.LOSSES.NAME", losses).train()
+    with EventStorage():
+        found = model(host_batch())
+    assert set(found) == {"loss_cls", "loss_circle"}
+    assert model.eval()(host_batch()).shape == (4, 16)
+
+
+def test_visa_takes_other_losses_too(tiny):
+    model = built(tiny, "MODEL.LOSSES.NAME", "('CrossEntropyLoss', 'CircleLoss', 'VIAL')").train()
+    with EventStorage():
+        found = model(host_batch())
+    assert {f"loss_{name}_{part}" for name in ("cls", "circle", "vial") for part in ("id", "local")} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("MODEL.VISA.NEIGHBORS", 9), ("MODEL.VISA", "neighbors=9", "8")),
+        (("MODEL.VISA.TOP_K", 4), ("MODEL.VISA", "top_k=4", "3")),
+        (("MODEL.VISA.VARIANT", "papr"), ("MODEL.VISA", "papr", "did you mean paper")),
+        (("MODEL.VIEW", "predict"), ("MODEL.VIEW", "did you mean predicted")),
+        (("MODEL.VISA.DLFM", False), ("MODEL.VISA", "etgm=True needs dlfm=True")),
+        (("MODEL.BACKBONE.DEPTH", "bse"), ("MODEL.BACKBONE.DEPTH", "did you mean base")),
+        (("MODEL.BACKBONE.NAME", "build_resnet_backbone"), ("build_resnet_backbone", "use build_visa_backbone")),
+        (("MODEL.META_ARCHITECTURE", "Visa"), ("MODEL.META_ARCHITECTURE", "did you mean ViSA")),
+        (("MODEL.LOSSES.NAME", "('Vial',)"), ("MODEL.LOSSES.NAME", "did you mean VIAL")),
+        (("INPUT.SIZE_TEST", "[64, 32]"), ("64x32", "32x16")),
+        (("MODEL.BACKBONE.PRETRAIN", True, "MODEL.BACKBONE.PRETRAIN_PATH", "none.pth"), ("none.pth", "not exist")),
+        (("MODEL.VIT.HEADS", 3), ("heads=3", "width=16")),
+        (("MODEL.META_ARCHITECTURE", "Baseline"), ("the view of each image is needed",)),
+    ],
+)
+def test_bad_settings_are_one_line(tiny, fastreid_command, overrides, words):
+    assert_one_line(fastreid_command("train", "--config", tiny, *overrides), *words)
+
+
+def test_a_pretrained_file_of_another_architecture_is_refused(tiny, tmp_path, fastreid_command):
+    path = tmp_path / "resnet.pth"
+    torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7), "layer1.0.conv1.weight": torch.zeros(64, 64, 1, 1)}, path)
+    pretrain = ("MODEL.BACKBONE.PRETRAIN", True, "MODEL.BACKBONE.PRETRAIN_PATH", path)
+    assert_one_line(fastreid_command("train", "--config", tiny, *pretrain), "resnet.pth")
+
+
+def test_images_without_a_view_are_refused_before_training(tiny, market, fastreid_command):
+    names = ("DATASETS.ROOT", market, "DATASETS.NAMES", "('Market1501',)", "DATASETS.TESTS", "('Market1501',)")
+    outcome = fastreid_command("train", "--config", tiny, *names, "TEST.PROTOCOLS", "[]")
+    assert_one_line(outcome, "ViSA", "view of every image", "48 of 48", ".jpg")
+
+
+def test_test_images_without_a_view_can_be_predicted(tiny, market, tmp_path, fastreid_command):
+    assert fastreid_command("train", "--config", tiny).code == 0
+    weights = ("--weights", tmp_path / "run" / "model_final.pth")
+    names = ("DATASETS.ROOT", market, "DATASETS.TESTS", "('Market1501',)", "TEST.PROTOCOLS", "[]")
+    refused = fastreid_command("eval", "--config", tiny, *weights, *names)
+    assert_one_line(refused, "view of every test image", "MODEL.VIEW predicted")
+    outcome = fastreid_command("eval", "--config", tiny, *weights, *names, "MODEL.VIEW", "predicted")
+    assert outcome.code == 0, outcome.err
+
+
+def test_every_key_of_a_method_has_a_sentence_and_the_constructors_default(tiny):
+    import inspect
+
+    from agreid_plugin.methods.visa import ViSA, build_backbone
+
+    cfg = load_config(ROOT / "projects" / "ViSA" / "visa.yml")
+    defaults = {name: p.default for f in (build_backbone, ViSA) for name, p in inspect.signature(f).parameters.items()}
+    for name, value in cfg.MODEL.VISA.items():
+        if name != "BALANCE_WEIGHT":  # None cannot be written; -1 stands for it
+            assert value == defaults[name.lower()], name
