@@ -2,6 +2,9 @@
 
 import re
 
+import pytest
+from conftest import assert_one_line
+
 
 def test_evaluators_rank_the_same_features(fastreid_command):
     sizes = ["--queries", 40, "--gallery", 400, "--width", 16, "--python-queries", 40]
@@ -16,3 +19,31 @@ def test_evaluators_rank_the_same_features(fastreid_command):
 def test_agsynth_speed_of_both_sizes(fastreid_command):
     outcome = fastreid_command("bench", "agsynth", "--images", 4, "--workers", 1)
     assert re.fullmatch(r"128x64: \d+ images/s\n256x128: \d+ images/s\n", outcome.out)
+
+
+def test_visa_and_its_equations_have_the_same_outputs(fastreid_command):
+    sizes = ["--model", "tiny", "--batch", 2, "--size", "40x28", "--repeats", 1]
+    outcome = fastreid_command("bench", "visa", *sizes, "--variant", "released")
+    assert outcome.code == 0, outcome.err
+    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in outcome.out.splitlines() if line[:1] == "|"}
+    for name in ("forward", "training step", "graphs alone", "experts alone"):
+        assert float(rows[name][-1]) < 1e-3, name
+    for name in ("encoder", "experts and routers", "graphs", "fusion"):
+        ours, printed = (float(number) for number in rows[name][1:3])
+        assert 0 < ours <= printed, name
+    parameters = {name: int(rows[name][0].replace(",", "")) for name in ("encoder", "backbone", "heads", "total")}
+    assert parameters["encoder"] < parameters["backbone"]
+    assert parameters["total"] == parameters["backbone"] + parameters["heads"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--batch", 1, ["batch=1", "2 or more"]),
+        ("--repeats", 0, ["repeats=0"]),
+        ("--size", "256", ["'256'", "HEIGHTxWIDTH"]),
+        ("--model", "huge", ["huge", "tiny, small, base"]),
+    ],
+)
+def test_bad_options_of_the_visa_bench_are_named(fastreid_command, option, value, words):
+    assert_one_line(fastreid_command("bench", "visa", option, value), *words)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from agreid_plugin.cli import arguments
+
 EXAMPLES = """examples:
   fastreid bench agsynth                                 images a second
   fastreid bench evaluation                              ours against fast-reid's, 3,000 x 50,000 x 768
   fastreid bench evaluation --queries 500 --gallery 5000
+  fastreid bench visa --model small --batch 8            ours against the equations as printed
 """
 
 
@@ -31,6 +34,19 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     evaluation.add_argument("--width", type=int, default=768, metavar="D")
     evaluation.add_argument("--python-queries", type=int, default=20, metavar="N", help="queries for the Python loop")
     evaluation.set_defaults(run=_evaluation)
+    visa = what.add_parser(
+        "visa",
+        help="our ViSA against its equations as printed",
+        description="Run ViSA as we do and as its equations are printed, with the same weights, each in a process of "
+        "its own: time, peak memory, largest difference; then parameters and operations by module.",
+        epilog=EXAMPLES,
+    )
+    visa.add_argument("--batch", type=int, default=16, metavar="N", help="images (default: 16)")
+    visa.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
+    visa.add_argument("--model", choices=("tiny", "small", "base"), default="base", help="ViT (default: base)")
+    visa.add_argument("--variant", choices=("paper", "released"), default="paper", help="(default: paper)")
+    visa.add_argument("--repeats", type=int, default=3, metavar="N", help="runs, the fastest counts (default: 3)")
+    visa.set_defaults(run=_visa)
 
 
 def _agsynth(args: argparse.Namespace) -> None:
@@ -45,4 +61,11 @@ def _evaluation(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.fastreid.bench import bench_evaluation
 
     for line in bench_evaluation(args.queries, args.gallery, args.width, args.python_queries):
+        print(line, flush=True)
+
+
+def _visa(args: argparse.Namespace) -> None:
+    from agreid_plugin.hosts.fastreid.bench_visa import bench_visa
+
+    for line in bench_visa(args.model, args.variant, args.batch, args.size, args.repeats):
         print(line, flush=True)

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from agreid_plugin.cli import arguments
 from agreid_plugin.errors import InputError, unknown
 
 MAKE_EXAMPLES = """examples:
@@ -42,7 +43,7 @@ def _add_make(actions: argparse._SubParsersAction) -> None:
     make.add_argument("--root", metavar="DIR", help="folder of datasets; the layout's own folder is made in it")
     make.add_argument("--ids", type=int, default=200, metavar="N", help="people (default: 200)")
     make.add_argument("--images-per-id", type=int, default=12, metavar="N", help="pictures of each (default: 12)")
-    make.add_argument("--size", type=_size, default=(256, 128), metavar="HxW", help="pixels (default: 256x128)")
+    make.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
     make.add_argument("--layout", default="cargo", help="cargo, ag-reid-v2, cp2108 or tag-pedes (default: cargo)")
     make.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other people (default: 0)")
     make.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
@@ -68,13 +69,6 @@ def _add_check(actions: argparse._SubParsersAction) -> None:
     check.add_argument("--aerial-cameras", nargs="+", metavar="C", help="'folder' and 'csv': the cameras in the air")
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     check.set_defaults(run=_check)
-
-
-def _size(text: str) -> tuple[int, int]:
-    height, _, width = text.lower().partition("x")
-    if not (height.isdigit() and width.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not HEIGHTxWIDTH, for example 256x128")
-    return int(height), int(width)
 
 
 def _make(args: argparse.Namespace) -> None:

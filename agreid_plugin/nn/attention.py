@@ -28,12 +28,23 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Let every token look at all of its image: (B, T, D) -> (B, T, D)."""
-        qkv = self.qkv(tokens).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, D / H)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, D / H) each
+    def forward(self, tokens: Tensor, first: int | None = None) -> Tensor:
+        """Let every token, or the `first` few, look at all of its image: (B, T, D) -> (B, T or first, D)."""
+        if first is None:
+            query, key, value = self._split(self.qkv(tokens), 3)
+        else:
+            width = tokens.shape[-1]
+            weight, bias = self.qkv.weight, self.qkv.bias
+            of_query, of_rest = (None, None) if bias is None else (bias[:width], bias[width:])
+            (query,) = self._split(F.linear(tokens[:, :first], weight[:width], of_query), 1)
+            key, value = self._split(F.linear(tokens, weight[width:], of_rest), 2)
         seen = F.scaled_dot_product_attention(query, key, value)
         return self.proj(seen.transpose(1, 2).flatten(2))
+
+    def _split(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """Part queries, keys and values by heads: (B, T, parts * D) -> each (B, H, T, D / H)."""
+        heads = projected.unflatten(-1, (parts, self.heads, -1))  # (B, T, parts, H, D / H)
+        return heads.permute(2, 0, 3, 1, 4).unbind(0)
 
 
 class Mlp(nn.Module):
@@ -92,9 +103,9 @@ class Block(nn.Module):
         self.mlp = Mlp(width, int(width * mlp_ratio))
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Run the block: (B, T, D) -> (B, T, D)."""
-        tokens = tokens + self.drop_path(self.attn(self.norm1(tokens)))
+    def forward(self, tokens: Tensor, first: int | None = None) -> Tensor:
+        """Run the block, or no more of it than the `first` few tokens need: (B, T, D) -> (B, T or first, D)."""
+        tokens = tokens[:, :first] + self.drop_path(self.attn(self.norm1(tokens), first))
         return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
 
 

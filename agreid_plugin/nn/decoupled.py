@@ -64,7 +64,7 @@ class DecoupledEncoder(nn.Module):
                 return torch.cat([tokens[:, :VIEW], view.unsqueeze(1), tokens[:, FIRST_PATCH:]], dim=1)
             return tokens
 
-        tokens = self.vit(images, own[0].unsqueeze(1), add_own, self._subtract)
+        tokens = self.vit(images, own[0].unsqueeze(1), add_own, self._subtract, first=FIRST_PATCH)
         cls, view = tokens[:, CLS], tokens[:, VIEW]
         return Encoded(cls, view, cls - view, before_last[0])
 
@@ -102,5 +102,5 @@ class PlainEncoder(nn.Module):
                 before_last.append(tokens[:, 1:])
             return tokens
 
-        cls = self.vit(images, before=keep)[:, CLS]
+        cls = self.vit(images, before=keep, first=1)[:, CLS]
         return Encoded(cls, cls, cls, before_last[0])

@@ -145,7 +145,7 @@ class TokenExperts(nn.Module):
         return tokens[order.argsort()]
 
     def _attend(self, tokens: Tensor, counts: list[int]) -> Tensor:
-        shape = (*tokens.shape[:2], 3, self.heads, -1)
+        shape = (*tokens.shape[:2], 3, self.heads, tokens.shape[2] // self.heads)
         query, key, value = self.qkv(tokens, counts).view(shape).permute(2, 0, 3, 1, 4)  # each (A, heads, M, D / heads)
         mixed = F.scaled_dot_product_attention(query, key, value)
         return self.proj(mixed.transpose(1, 2).flatten(2), counts)

@@ -112,29 +112,36 @@ class VisionTransformer(nn.Module):
         return self.patch_embed(images)
 
     def forward(
-        self, images: Tensor, extra: Tensor | None = None, before: Hook | None = None, after: Hook | None = None
+        self,
+        images: Tensor,
+        extra: Tensor | None = None,
+        before: Hook | None = None,
+        after: Hook | None = None,
+        first: int | None = None,
     ) -> Tensor:
-        """Return all tokens after the final norm: (B, 3, rows, cols) -> (B, 1+T+N, D).
+        """Return the tokens after the final norm: (B, 3, rows, cols) -> (B, 1+T+N or first, D).
 
         Args:
             images: a batch of images of `image_size`.
             extra: the extra tokens, (T, D) for all images or (B, T, D); given if and only if there are any.
             before: called before each block. Hooks run outside gradient checkpointing, hence once a pass.
             after: called after each block.
+            first: how many tokens to return, all without a number. The last block is computed for these alone, with
+                the same result.
         """
         patches, batch = self.patches(images), images.shape[0]
         parts = [self.cls_token.expand(batch, -1, -1), *self._extra(extra, batch), patches]
         tokens = torch.cat(parts, dim=1) + self.pos_embed  # (B, 1+T+N, D)
         for number, block in enumerate(self.blocks):
             tokens = before(number, tokens) if before else tokens
-            tokens = self._run(block, tokens)
+            tokens = self._run(block, tokens, first if number == self.depth - 1 else None)
             tokens = after(number, tokens) if after else tokens
         return self.norm(tokens)
 
-    def _run(self, block: Block, tokens: Tensor) -> Tensor:
+    def _run(self, block: Block, tokens: Tensor, first: int | None) -> Tensor:
         if self.checkpointing and self.training:
-            return checkpoint(block, tokens, use_reentrant=False)
-        return block(tokens)
+            return checkpoint(block, tokens, first, use_reentrant=False)
+        return block(tokens, first)
 
     def _extra(self, extra: Tensor | None, batch: int) -> list[Tensor]:
         """Return the extra tokens of each image, in a list that is empty if there are none."""

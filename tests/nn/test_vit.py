@@ -214,3 +214,14 @@ def test_bad_images_are_named(shape, words):
 def test_bad_extra_tokens_are_named(extra_tokens, shape, words):
     with pytest.raises(InputError, match=words):
         small_vit(extra_tokens=extra_tokens)(images(), None if shape is None else torch.zeros(shape))
+
+
+@pytest.mark.parametrize("first", [1, 2, 5])
+def test_the_first_tokens_alone_are_those_of_a_whole_pass(first):
+    torch.manual_seed(0)
+    vit = VisionTransformer((32, 16), patch_size=8, width=16, depth=3, heads=2, drop_path=0.0, extra_tokens=1).double()
+    images, extra = torch.randn(2, 3, 32, 16).double(), torch.randn(1, 16).double()
+    whole, some = vit(images, extra)[:, :first], vit(images, extra, first=first)
+    torch.testing.assert_close(some, whole, rtol=0, atol=1e-12)
+    wanted = torch.autograd.grad(whole.square().sum(), vit.parameters())
+    torch.testing.assert_close(torch.autograd.grad(some.square().sum(), vit.parameters()), wanted, rtol=0, atol=1e-10)

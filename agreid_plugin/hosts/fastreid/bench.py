@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from tabulate import tabulate
 
 from agreid_plugin.data.protocols import Meta, Protocol
 from agreid_plugin.evaluation import Distances, evaluate, evaluate_distances
+from agreid_plugin.hosts.fastreid.measuring import in_process, peak_memory
 from agreid_plugin.types import UNKNOWN
 
 RULE = Protocol("random", "ALL", hide=("same_camera_same_id",))
@@ -80,9 +79,9 @@ def _data(setting: Setting) -> tuple[np.ndarray, np.ndarray, Meta, Meta]:
 
 def _ours(setting: Setting) -> Measurement:
     query, gallery, *metas = _data(setting)
-    before = _peak()
+    before = peak_memory()
     whole, metrics = _timed(lambda: evaluate(query, gallery, *metas, RULE))
-    peak = _peak() - before
+    peak = peak_memory() - before
     matrix = _distances(query, gallery)
     ranking, _ = _timed(lambda: evaluate_distances(_Given(matrix), *metas, RULE))
     return Measurement("ours", setting.queries, ranking, whole, peak, metrics["mAP"] / 100)
@@ -90,13 +89,13 @@ def _ours(setting: Setting) -> Measurement:
 
 def _theirs(setting: Setting, name: str, rank: Callable) -> Measurement:
     query, gallery, query_meta, gallery_meta = _data(setting)
-    before = _peak()
+    before = peak_memory()
     start = time.perf_counter()
     matrix = _distances(query, gallery)
     labels = (query_meta.pid, gallery_meta.pid, query_meta.camera, gallery_meta.camera)
     ranking, (_, precision, _) = _timed(lambda: rank(matrix, *labels, MAX_RANK))
     whole = time.perf_counter() - start
-    return Measurement(name, setting.queries, ranking, whole, _peak() - before, float(np.mean(precision)))
+    return Measurement(name, setting.queries, ranking, whole, peak_memory() - before, float(np.mean(precision)))
 
 
 def _python(setting: Setting) -> Measurement:
@@ -119,10 +118,6 @@ def _timed(function: Callable) -> tuple[float, object]:
     return time.perf_counter() - start, result
 
 
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def build_cython(folder: str) -> str:
     """Build the host's Cython ranking in `folder`; returns why not, or nothing."""
     if importlib.util.find_spec("Cython") is None:
@@ -140,20 +135,15 @@ def bench_evaluation(queries: int, gallery: int, width: int, python_queries: int
     setting = Setting(queries, gallery, width)
     few = Setting(min(python_queries, queries), gallery, width)
     yield f"{queries:,} queries x {gallery:,} gallery images x {width}, {torch.get_num_threads()} threads"
-    found = [_in_process(_ours, setting)]
+    found = [in_process(_ours, setting)]
     with tempfile.TemporaryDirectory() as folder:
         reason = build_cython(folder)
         if reason:
             yield f"fast-reid, Cython: not measured, {reason}"
         else:
-            found.append(_in_process(_cython, setting, folder))
-    found.append(_in_process(_python, few))
+            found.append(in_process(_cython, setting, folder))
+    found.append(in_process(_python, few))
     yield _table(found)
-
-
-def _in_process(function: Callable[..., Measurement], *arguments: object) -> Measurement:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
 
 
 def _table(found: list[Measurement]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from agreid_plugin.errors import InputError
 from agreid_plugin.methods.visa.etgm import Queries
 from agreid_plugin.nn.attention import PostNormBlock
 from agreid_plugin.nn.decoupled import Encoded
@@ -26,6 +27,8 @@ class GraphBranch(nn.Module):
 
     def __init__(self, graph: QueryGraph, neighbors: int, own_patches: bool, gradient: bool):
         super().__init__()
+        if neighbors < 1:
+            raise InputError(f"neighbors={neighbors} should be 1 or more")
         self.graph, self.neighbors = graph, neighbors
         self.own_patches, self.gradient = own_patches, gradient
         self.norm = nn.LayerNorm(graph.weight.shape[0])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from agreid_plugin.errors import InputError
 from agreid_plugin.nn.experts import Router, Routing, TokenExperts
 from agreid_plugin.types import View
 
@@ -70,6 +71,8 @@ class PlainQueries(nn.Module):
 
     def __init__(self, width: int, tokens: int = 16):
         super().__init__()
+        if tokens < 1:
+            raise InputError(f"tokens={tokens} should be 1 or more")
         self.tokens = nn.Parameter(nn.init.trunc_normal_(torch.empty(2, tokens, width), std=0.02))
 
     def forward(self, identity: Tensor, view: Tensor, views: Tensor | None = None) -> Queries:  # noqa: ARG002

@@ -200,15 +200,12 @@ def move_queries(branch: GraphBranch, queries: Tensor, feature: Tensor, patches:
 
 def fuse(dlfm: DLFM, queries: Queries, encoded: Encoded) -> Tensor:
     """Run DLFM (Eqs. 8-13): (B, D)."""
-    branches = (
-        (dlfm.invariant, queries.invariant, encoded.identity),
-        (dlfm.specific, queries.specific, encoded.view),
-    )
-    moved = [
-        branch.norm(move_queries(branch, own, feature, encoded.patches)) + own for branch, own, feature in branches
-    ]
+    invariant = move_queries(dlfm.invariant, queries.invariant, encoded.identity, encoded.patches)
+    invariant = dlfm.invariant.norm(invariant) + queries.invariant
+    specific = move_queries(dlfm.specific, queries.specific, encoded.view, encoded.patches)
+    specific = dlfm.specific.norm(specific) + queries.specific
     first = encoded.identity if dlfm.token is None else dlfm.token.expand_as(encoded.identity)
-    return post_norm_block(dlfm.fusion, torch.cat([first.unsqueeze(1), *moved], dim=1))[:, 0]
+    return post_norm_block(dlfm.fusion, torch.cat([first.unsqueeze(1), invariant, specific], dim=1))[:, 0]
 
 
 def _linear(layer: GroupedLinear, number: int, values: Tensor) -> Tensor:

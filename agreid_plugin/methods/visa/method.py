@@ -124,8 +124,9 @@ class ViSA(ReIDMethod):
             return None
         if not self.training and self.view_source == "predicted":
             return predicted.argmax(dim=1)
+        way_out = "training has no way around it" if self.training else "view='predicted' needs none"
         if batch.views is None:
-            raise InputError("ViSA needs the view of every image; without it, test with view='predicted'")
+            raise InputError(f"views=None, but ViSA needs the view of every image; {way_out}")
         if batch.views.device.type == "cpu" and (batch.views == UNKNOWN).any():  # elsewhere looking would be waiting
-            raise InputError("ViSA needs the view of every image, but some are unknown; test with view='predicted'")
+            raise InputError(f"views has {UNKNOWN} (unknown), but ViSA needs the view of every image; {way_out}")
         return batch.views

@@ -15,7 +15,7 @@ class Reading:
     own_patches: bool  # each query chooses its patches (Eq. 8), not one choice by Z for a branch
     own_graph: bool  # a graph layer for each branch (Eq. 12), not one for both
     graph_gradient: bool  # gradients reach queries and patches through the graph
-    fuse_cls: bool  # the class token takes part in the fusion (Eq. 13), not a learned one in its place
+    fuse_cls: bool  # the class token, less the view's, takes part in the fusion (Eq. 13), not a learned one
     balance_weight: float  # lambda in Eq. 20
     neck_sees_cls: bool  # the head's norm keeps statistics of class tokens too; see `VDT`
     over_nonzero: bool  # cross-entropy over the images whose loss is not zero; see `IdentityLoss`
