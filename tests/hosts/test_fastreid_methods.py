@@ -14,6 +14,7 @@ from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.hosts.fastreid.adapter import to_host
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.weights import read_checkpoint
+from agreid_plugin.losses import VIAL
 from agreid_plugin.types import Batch
 
 ROOT = Path(__file__).parents[2]
@@ -222,3 +223,17 @@ def test_every_key_of_a_method_has_a_sentence_and_the_constructors_default(tiny)
     for name, value in cfg.MODEL.VISA.items():
         if name != "BALANCE_WEIGHT":  # None cannot be written; -1 stands for it
             assert value == defaults[name.lower()], name
+
+
+@pytest.mark.parametrize("architecture", ["Baseline", "MoCo"])
+def test_the_hosts_architectures_take_our_losses(config_file, architecture):
+    names = ("MODEL.META_ARCHITECTURE", architecture, "MODEL.QUEUE_SIZE", "32", "INPUT.SIZE_TRAIN", "[32, 16]")
+    overrides = (*names, "MODEL.LOSSES.VIAL.SCALE", "3.0", "MODEL.LOSSES.NAME", "('TripletLoss', 'VIAL')")
+    model = built(config_file, *overrides).train()
+    outputs = {}
+    model.heads.register_forward_hook(lambda _, __, result: outputs.update(result))
+    inputs = host_batch()
+    with EventStorage():
+        found = model({key: value.clone() for key, value in inputs.items()})
+    assert {"loss_triplet", "loss_vial"} <= set(found)
+    torch.testing.assert_close(found["loss_vial"], 3 * VIAL()(outputs["features"], inputs["targets"]))

@@ -19,11 +19,9 @@ from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.data import view_of
 from agreid_plugin.hosts.fastreid.evaluator import TestSet
 from agreid_plugin.hosts.fastreid.losses import LOSSES
-from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.hosts.fastreid.transforms import check_pipeline
 from agreid_plugin.types import UNKNOWN
 
-HOST_LOSSES = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
 METRICS = ("cosine", "euclidean")
 VIT_DEPTHS = ("small", "base")
@@ -42,7 +40,7 @@ def _check_names(cfg) -> None:
         ("MODEL.META_ARCHITECTURE", [cfg.MODEL.META_ARCHITECTURE], META_ARCH_REGISTRY._obj_map),
         ("MODEL.BACKBONE.NAME", [cfg.MODEL.BACKBONE.NAME], BACKBONE_REGISTRY._obj_map),
         ("MODEL.HEADS.NAME", [cfg.MODEL.HEADS.NAME], REID_HEADS_REGISTRY._obj_map),
-        ("MODEL.LOSSES.NAME", cfg.MODEL.LOSSES.NAME, _losses(cfg)),
+        ("MODEL.LOSSES.NAME", cfg.MODEL.LOSSES.NAME, LOSSES),
         ("DATASETS.NAMES", cfg.DATASETS.NAMES, DATASET_REGISTRY._obj_map),
         ("DATASETS.TESTS", cfg.DATASETS.TESTS, DATASET_REGISTRY._obj_map),
         ("DATALOADER.SAMPLER_TRAIN", [cfg.DATALOADER.SAMPLER_TRAIN], data.SAMPLERS),
@@ -61,12 +59,6 @@ def _check_names(cfg) -> None:
         repeated = {name for name in names if names.count(name) > 1}
         if repeated:
             raise InputError(f"{key} names {', '.join(sorted(repeated))} twice")
-
-
-def _losses(cfg) -> Iterable[str]:
-    """Return what the meta-architecture knows: the host's own have their losses written into them."""
-    architecture = META_ARCH_REGISTRY._obj_map.get(cfg.MODEL.META_ARCHITECTURE)
-    return LOSSES if isinstance(architecture, type) and issubclass(architecture, HostMethod) else HOST_LOSSES
 
 
 def _optimizers() -> list[str]:

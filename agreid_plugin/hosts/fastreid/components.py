@@ -3,8 +3,7 @@
 from importlib.metadata import entry_points
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid import agsynth, backbones, config, losses, methods
-from agreid_plugin.hosts.fastreid import datasets as _  # noqa: F401 - registers them
+from agreid_plugin.hosts.fastreid import agsynth, backbones, config, datasets, host_losses, losses, methods  # noqa: F401 - importing them puts them there
 
 PLUGIN_GROUP = "fastreid.plugins"
 """Entry points of this group are loaded with the host: modules of other packages that register their own parts."""

@@ -1,8 +1,8 @@
-"""Losses by name: what `MODEL.LOSSES.NAME` may list for our meta-architectures, ours and the host's side by side."""
+"""Losses by name: what `MODEL.LOSSES.NAME` may list, ours and the host's side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fastreid.modeling.losses import cross_entropy_loss, pairwise_circleloss, pairwise_cosface
@@ -34,6 +34,8 @@ class LossEntry:
 
 
 LOSSES: dict[str, LossEntry] = {}
+HOST_LOSSES = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
+"""Those that the host's own architectures have written into them."""
 
 
 def register_loss(name: str, log_name: str, node: str) -> Callable:
@@ -49,10 +51,10 @@ def register_loss(name: str, log_name: str, node: str) -> Callable:
     return register
 
 
-def build_objectives(cfg) -> nn.ModuleDict:
-    """Build the losses that `MODEL.LOSSES.NAME` lists, by the name that logs give them."""
+def build_objectives(cfg, names: Sequence[str] | None = None) -> nn.ModuleDict:
+    """Build losses of these names, those of `MODEL.LOSSES.NAME` without any, by the name that logs give them."""
     objectives = nn.ModuleDict()
-    for name in cfg.MODEL.LOSSES.NAME:
+    for name in cfg.MODEL.LOSSES.NAME if names is None else names:
         if name not in LOSSES:
             raise unknown("MODEL.LOSSES.NAME", name, LOSSES)
         entry = LOSSES[name]
