@@ -11,6 +11,7 @@ EXAMPLES = """examples:
   fastreid bench evaluation                              ours against fast-reid's, 3,000 x 50,000 x 768
   fastreid bench evaluation --queries 500 --gallery 5000
   fastreid bench visa --model small --batch 8            ours against the equations as printed
+  fastreid bench plrm --images 64 --size 256x128         ours against a loop over patches
 """
 
 
@@ -47,6 +48,17 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     visa.add_argument("--variant", choices=("paper", "released"), default="paper", help="(default: paper)")
     visa.add_argument("--repeats", type=int, default=3, metavar="N", help="runs, the fastest counts (default: 3)")
     visa.set_defaults(run=_visa)
+    plrm = what.add_parser(
+        "plrm",
+        help="our PLRM against a loop over patches",
+        description="Augment the same batch with PLRM as we do and patch by patch with torchvision's rotation, the "
+        "same patches by the same angles: time, images a second, largest difference.",
+        epilog=EXAMPLES,
+    )
+    plrm.add_argument("--images", type=int, default=64, metavar="N", help="images in a batch (default: 64)")
+    plrm.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
+    plrm.add_argument("--repeats", type=int, default=5, metavar="N", help="runs, the fastest counts (default: 5)")
+    plrm.set_defaults(run=_plrm)
 
 
 def _agsynth(args: argparse.Namespace) -> None:
@@ -68,4 +80,11 @@ def _visa(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.fastreid.bench_visa import bench_visa
 
     for line in bench_visa(args.model, args.variant, args.batch, args.size, args.repeats):
+        print(line, flush=True)
+
+
+def _plrm(args: argparse.Namespace) -> None:
+    from agreid_plugin.hosts.fastreid.bench_plrm import bench_plrm
+
+    for line in bench_plrm(args.images, args.size, args.repeats):
         print(line, flush=True)

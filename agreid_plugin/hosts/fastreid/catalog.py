@@ -1,39 +1,114 @@
-"""What stands in the host's registries, ours and its own, for people to look up."""
+"""What a configuration can name, ours, the host's and other packages', for people to look up."""
 
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from fastreid.config import get_cfg
+from fastreid.data import samplers
 from fastreid.data.datasets import DATASET_REGISTRY
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+from torchvision.transforms import RandomApply
 
+from agreid_plugin.data.samplers import EndlessViewBalancedSampler
 from agreid_plugin.hosts.fastreid import config, data
-from agreid_plugin.hosts.fastreid.losses import LOSSES
-from agreid_plugin.hosts.fastreid.transforms import TRANSFORMS
+from agreid_plugin.hosts.fastreid.losses import HOST_LOSSES, LOSSES, HostLoss, LossEntry
+from agreid_plugin.hosts.fastreid.transforms import HOST, HOST_SWITCHES, TRANSFORMS
+from agreid_plugin.losses import OnFeatures, OnLogits
+
+HOST_OWNER = "fast-reid"
+HOST_TRANSFORMS = (HOST, "Resize", "ToTensor", *HOST_SWITCHES)
+ALL_OF_THE_HOSTS = "What the host's own keys of INPUT switch on, in the host's order."
+SENTENCE_END = re.compile(r"(?<=[.!?])\s")
+SECTION = re.compile(r"\w+:$")  # `Args:`, where a paragraph ends too
 
 
-def catalog() -> dict[str, dict[str, str]]:
-    """Return kind -> {name: first sentence of what it is}."""
-    registries = {
-        "architectures": META_ARCH_REGISTRY,
-        "backbones": BACKBONE_REGISTRY,
-        "heads": REID_HEADS_REGISTRY,
-        "datasets": DATASET_REGISTRY,
+@dataclass(frozen=True)
+class Entry:
+    """One thing by its name: whose it is, and the first sentence of what it is."""
+
+    name: str
+    owner: str
+    doc: str
+
+
+def components() -> dict[str, list[Entry]]:
+    """Return kind -> everything that is registered, by name."""
+    found = {
+        "architectures": _registered(META_ARCH_REGISTRY._obj_map),
+        "backbones": _registered(BACKBONE_REGISTRY._obj_map),
+        "heads": _registered(REID_HEADS_REGISTRY._obj_map),
+        "losses": [_loss(name, entry) for name, entry in LOSSES.items()],
+        "transforms": [_transform(name) for name in TRANSFORMS],
+        "samplers": [_sampler(name) for name in data.SAMPLERS],
+        "datasets": _registered(DATASET_REGISTRY._obj_map),
     }
-    found = {kind: _described(registry._obj_map) for kind, registry in registries.items()}
-    found["losses"] = dict.fromkeys(LOSSES, "")
-    found["transforms"] = dict.fromkeys(sorted(TRANSFORMS), "")
-    found["samplers"] = dict.fromkeys(data.SAMPLERS, "")
-    found["keys"] = config.declared()
-    return found
+    return {kind: sorted(entries, key=lambda entry: entry.name.lower()) for kind, entries in found.items()}
 
 
-def _described(entries: dict[str, object]) -> dict[str, str]:
-    return {name: _first_line(entries[name]) for name in sorted(entries)}
+def keys() -> dict[str, str]:
+    """Return the path of every configuration key of ours with its sentence."""
+    return config.declared()
 
 
-def _first_line(entry: object) -> str:
-    doc = (inspect.getdoc(entry) or "").strip()
-    return doc.splitlines()[0] if doc and entry.__doc__ else ""
+def owner_of(entry: object) -> str:
+    """Return the package that an object comes from: the top of its module's name."""
+    package = (getattr(entry, "__module__", None) or type(entry).__module__).partition(".")[0]
+    return HOST_OWNER if package == "fastreid" else package
+
+
+def first_sentence(entry: object) -> str:
+    """Return the first sentence of an object's own docstring, nothing if it has none."""
+    if not getattr(entry, "__doc__", None):
+        return ""
+    lines: list[str] = []
+    for line in (inspect.getdoc(entry) or "").strip().splitlines():
+        if not line.strip() or (lines and SECTION.fullmatch(line.strip())):
+            break
+        lines.append(line.strip())
+    return SENTENCE_END.split(" ".join(lines), maxsplit=1)[0]
+
+
+def _registered(entries: Mapping[str, object]) -> list[Entry]:
+    return [Entry(name, owner_of(entry), first_sentence(entry)) for name, entry in entries.items()]
+
+
+def _loss(name: str, entry: LossEntry) -> Entry:
+    # We build the host's four as well, but their names are the host's.
+    owner = HOST_OWNER if name in HOST_LOSSES else owner_of(entry.build)
+    return Entry(name, owner, first_sentence(entry.build) or first_sentence(_built(entry)))
+
+
+def _built(entry: LossEntry) -> object:
+    """Return the class or the function of the host that computes the loss, as built with the default keys."""
+    try:
+        loss = entry.build(get_cfg().MODEL.LOSSES[entry.node])
+    except Exception:  # another package's may need keys that have no defaults
+        return None
+    if isinstance(loss, OnLogits | OnFeatures):
+        loss = loss.loss
+    return loss.function if isinstance(loss, HostLoss) else type(loss)
+
+
+def _transform(name: str) -> Entry:
+    if name == HOST:
+        return Entry(name, HOST_OWNER, ALL_OF_THE_HOSTS)
+    if name in HOST_TRANSFORMS:
+        made = TRANSFORMS[name](get_cfg())
+        kinds = [type(each.transforms[0] if isinstance(each, RandomApply) else each) for each in made]
+        return Entry(name, HOST_OWNER, " ".join(filter(None, map(first_sentence, kinds))))
+    build = TRANSFORMS[name]
+    make = inspect.getclosurevars(build).nonlocals.get("make", build)  # what `transforms.register` was given
+    return Entry(name, owner_of(make), first_sentence(make))
+
+
+def _sampler(name: str) -> Entry:
+    sampler = getattr(samplers, name, None)
+    if sampler is None:
+        return Entry(name, owner_of(EndlessViewBalancedSampler), first_sentence(EndlessViewBalancedSampler))
+    return Entry(name, owner_of(sampler), first_sentence(sampler))
