@@ -18,7 +18,10 @@ from agreid_plugin.losses import VIAL
 from agreid_plugin.types import Batch
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted(path for path in ROOT.glob("projects/*/*.yml"))
+METHODS = ("ViSA", "VDT", "VIF-AGReID")
+RECIPES = sorted(
+    path for method in METHODS for path in ROOT.glob(f"projects/{method}/*.yml") if path.stem != "ablation"
+)
 TINY = {
     "MODEL": {
         "META_ARCHITECTURE": "ViSA",

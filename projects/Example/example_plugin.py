@@ -1,0 +1,47 @@
+"""A backbone and a loss of one's own in fast-reid, next to agreid_plugin's and the host's."""
+
+import agreid_plugin  # noqa: F401 - before fastreid
+import torch.nn.functional as F
+from fastreid.modeling.backbones import BACKBONE_REGISTRY
+from torch import Tensor, nn
+
+from agreid_plugin.hosts.fastreid.config import Key, declare
+from agreid_plugin.hosts.fastreid.losses import register_loss
+from agreid_plugin.losses import OnFeatures
+
+declare(
+    [
+        Key("MODEL.LOSSES.SPREAD.SCALE", 0.1, "Weight of the loss that keeps different people apart on average."),
+        Key("MODEL.BACKBONE.STRIPES", 4, "Horizontal stripes that build_stripes_backbone cuts an image into."),
+    ]
+)
+
+
+class SpreadLoss(nn.Module):
+    """Mean squared cosine between images of different people."""
+
+    def __init__(self, weight: float):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, features: Tensor, pids: Tensor) -> Tensor:
+        """Return the loss of (B, D) features and (B,) identities."""
+        cosines = F.normalize(features) @ F.normalize(features).T
+        others = pids[:, None] != pids
+        return self.weight * cosines.square().where(others, 0).sum() / others.sum().clamp(min=1)
+
+
+@register_loss("SpreadLoss", "spread", "SPREAD")
+def build_spread_loss(node) -> nn.Module:
+    """Mean squared cosine between images of different people."""
+    return OnFeatures(SpreadLoss(node.SCALE))
+
+
+@BACKBONE_REGISTRY.register()
+def build_stripes_backbone(cfg) -> nn.Module:
+    """A small convolutional network that keeps one feature a stripe."""
+    widths = (3, 32, 64, cfg.MODEL.BACKBONE.FEAT_DIM)
+    layers = []
+    for narrow, wide in zip(widths[:-1], widths[1:], strict=True):
+        layers += [nn.Conv2d(narrow, wide, 3, stride=2, padding=1), nn.BatchNorm2d(wide), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveMaxPool2d((cfg.MODEL.BACKBONE.STRIPES, 1)))
