@@ -1,6 +1,7 @@
 """A backbone and a loss of one's own in fast-reid, next to agreid_plugin's and the host's."""
 
-import agreid_plugin  # noqa: F401 - before fastreid
+from itertools import pairwise
+
 import torch.nn.functional as F
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from torch import Tensor, nn
@@ -42,6 +43,6 @@ def build_stripes_backbone(cfg) -> nn.Module:
     """A small convolutional network that keeps one feature a stripe."""
     widths = (3, 32, 64, cfg.MODEL.BACKBONE.FEAT_DIM)
     layers = []
-    for narrow, wide in zip(widths[:-1], widths[1:], strict=True):
+    for narrow, wide in pairwise(widths):
         layers += [nn.Conv2d(narrow, wide, 3, stride=2, padding=1), nn.BatchNorm2d(wide), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveMaxPool2d((cfg.MODEL.BACKBONE.STRIPES, 1)))
