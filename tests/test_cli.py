@@ -1,5 +1,6 @@
 """The command itself: help, and the one line for what cannot be done."""
 
+import re
 import subprocess
 import sys
 
@@ -63,7 +64,7 @@ def test_evaluation_without_weights(fastreid_command, config_file):
 
 def test_help_of_every_command_has_text():
     commands = next(a for a in build_parser()._subparsers._group_actions).choices
-    assert {"train", "eval", "list", "doctor"} <= set(commands)
+    assert {"train", "eval", "explain", "list", "doctor"} <= set(commands)
     for name, parser in commands.items():
         text = parser.format_help()
         assert f"fastreid {name}" in text
@@ -90,6 +91,65 @@ def test_list_shows_the_hosts_parts_and_our_keys(fastreid_command):
     ):
         assert word in out
     assert "Market1501" not in fastreid_command("list", "keys").out
+
+
+def test_list_of_a_kind_names_owners_and_says_what_things_are(fastreid_command):
+    rows = [line.split(maxsplit=2) for line in fastreid_command("list", "losses").out.splitlines()]
+    assert rows[0] == ["losses:"]
+    owners = {row[0]: row[1] for row in rows[1:]}
+    assert owners["VIAL"] == "agreid_plugin"
+    assert {owners[name] for name in ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")} == {"fast-reid"}
+    sentences = {row[0]: row[2] for row in rows[1:] if len(row) > 2}
+    assert sentences["TripletLoss"].endswith("(ViSA, Eq. 15).")
+    samplers = fastreid_command("list", "samplers").out
+    assert re.search(
+        r"NaiveIdentitySampler +fast-reid +Randomly sample N identities, .* batch size is N\*K\.\n", samplers
+    )
+    assert re.search(r"ViewBalancedIdentitySampler +agreid_plugin +Draws batches of P identities", samplers)
+    transforms = fastreid_command("list", "transforms").out
+    assert re.search(r"PLRM +agreid_plugin +Rotates patches", transforms)
+    assert re.search(r"PadCrop +fast-reid +Pad the given image .* Crop the given image", transforms)
+
+
+def test_list_of_components_is_by_kind_and_owner(fastreid_command, monkeypatch):
+    """Parts that other packages register stand under the name of their package."""
+    from fastreid.modeling.heads import REID_HEADS_REGISTRY
+
+    from agreid_plugin.hosts.fastreid import losses, transforms
+
+    class TheirPart:
+        """Theirs. And more of it."""
+
+    TheirPart.__module__ = "their_package.parts"
+    monkeypatch.setitem(REID_HEADS_REGISTRY._obj_map, "TheirHead", TheirPart)
+    monkeypatch.setitem(losses.LOSSES, "TheirLoss", losses.LossEntry("theirs", "NONE", TheirPart))
+    monkeypatch.setitem(transforms.TRANSFORMS, "TheirTransform", None)  # so that it is taken out again
+    transforms.register("TheirTransform")(TheirPart)
+
+    owned = owned_components(fastreid_command("list", "components").out)
+    assert set(owned) == {"architectures", "backbones", "heads", "losses", "transforms", "samplers", "datasets"}
+    for kind, name in (("heads", "TheirHead"), ("losses", "TheirLoss"), ("transforms", "TheirTransform")):
+        assert owned[kind]["their_package"] == {name: "Theirs."}
+    assert owned["architectures"]["agreid_plugin"].keys() >= {"ViSA", "VDT"}
+    assert owned["architectures"]["fast-reid"].keys() >= {"Baseline", "MGN", "MoCo", "Distiller"}
+    assert "Market1501" in owned["datasets"]["fast-reid"]
+    assert "CARGO_A2G" in owned["datasets"]["agreid_plugin"]
+    assert set(owned["samplers"]["agreid_plugin"]) == {"ViewBalancedIdentitySampler"}
+
+
+def owned_components(out: str) -> dict[str, dict[str, dict[str, str]]]:
+    """Read kind -> owner -> name -> sentence from what is printed."""
+    found = {}
+    for line in out.splitlines():
+        depth = len(line) - len(line.lstrip())
+        if depth == 0:
+            owners = found[line.rstrip(":")] = {}
+        elif depth == 2:
+            names = owners[line.strip().rstrip(":")] = {}
+        else:
+            name, _, sentence = line.strip().partition("  ")
+            names[name] = sentence.strip()
+    return found
 
 
 def test_module_is_the_same_command():

@@ -47,3 +47,25 @@ def test_visa_and_its_equations_have_the_same_outputs(fastreid_command):
 )
 def test_bad_options_of_the_visa_bench_are_named(fastreid_command, option, value, words):
     assert_one_line(fastreid_command("bench", "visa", option, value), *words)
+
+
+def test_plrm_and_the_loop_have_the_same_outputs(fastreid_command):
+    outcome = fastreid_command("bench", "plrm", "--images", 3, "--size", "50x37", "--repeats", 1)
+    assert outcome.code == 0, outcome.err
+    assert "3 images of 50x37" in outcome.out
+    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in outcome.out.splitlines() if line[:1] == "|"}
+    for name in ("ours", "loop over patches"):
+        assert all(float(cell.strip().rstrip("x").replace(",", "")) >= 0 for cell in rows[name])
+    assert float(re.search(r"largest difference of a pixel: (\S+),", outcome.out)[1]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--images", 0, ["images=0"]),
+        ("--repeats", -1, ["repeats=-1"]),
+        ("--size", "8x8", ["n=16 is larger than the images of 8 x 8"]),
+    ],
+)
+def test_bad_options_of_the_plrm_bench_are_named(fastreid_command, option, value, words):
+    assert_one_line(fastreid_command("bench", "plrm", option, value), *words)

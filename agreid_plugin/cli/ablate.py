@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from agreid_plugin.data.datasets.files import read_text
 from agreid_plugin.errors import InputError, unknown
 
 EXAMPLES = """examples:
@@ -69,8 +68,8 @@ def _ablate(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.fastreid import ablate
 
     grid = ablate.plan(path, content, args.output)
-    steps = ablate.write_table(grid) if args.table_only else ablate.run(grid, dry_run=args.dry_run)
-    for line in steps:
+    lines = ablate.table(grid) if args.table_only else ablate.run(grid, dry_run=args.dry_run)
+    for line in lines:
         print(line, flush=True)
 
 
@@ -80,8 +79,10 @@ def read_grid(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is missing or no such mapping, or one of its keys is unknown or of the wrong kind.
     """
+    from agreid_plugin.data.datasets.files import read_text
+
     try:
-        content = yaml.load(read_text(path), _Loader)  # noqa: S506 - a safe loader
+        content = yaml.load(read_text(path), _Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise InputError(f"{path}, line {line}: not valid YAML: {error.problem}") from None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
 import re
 import runpy
@@ -11,129 +9,74 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from fastreid.config import get_cfg
 from fastreid.utils.events import EventStorage
 
 from agreid_plugin.data.datasets import DATASETS
-from agreid_plugin.data.datasets.files import read_json
 from agreid_plugin.data.protocols import protocol
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.evaluation import NUMBERS
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.hosts.fastreid import ablation_table, checks
+from agreid_plugin.hosts.fastreid import checks
+from agreid_plugin.hosts.fastreid.ablation_table import EVALUATION, FEATURES, Grid, Run, table
 from agreid_plugin.hosts.fastreid.agsynth import make_missing
-from agreid_plugin.hosts.fastreid.config import key_paths, load_config
 from agreid_plugin.hosts.fastreid.data import source_of
+from agreid_plugin.hosts.fastreid.datasets import host_name
+from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 
-RECORD, OUTPUT, FEATURES, CHECKPOINT = "ablation_run.json", "stdout.txt", "features.npz", "last_checkpoint"
+OUTPUT, WEIGHTS = "stdout.txt", "model_final.pth"
 OWN_KEYS = {"SEED": "seeds", "OUTPUT_DIR": "output"}
 WARM_UP, TIMED = 2, 5  # training steps of a probe
-DEFAULT = "its default"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One row with one seed: its configuration, as `KEY VALUE` overrides of a file, and its folder."""
-
-    row: str
-    seed: int
-    config: Path
-    overrides: tuple[str, ...]
-    folder: Path
-
-    def __str__(self) -> str:
-        return f"{self.row}, seed {self.seed}"
-
-    def load(self):
-        """Return the configuration; an ablated row is not held to the results that its recipe expects."""
-        return load_config(self.config, [*self.overrides, "SEED", str(self.seed), "TEST.EXPECTED_RESULTS", "[]"])
-
-    def settings(self) -> dict[str, Any]:
-        """Return every key that is not the default, but for the folder."""
-        cfg, default = self.load(), get_cfg()
-        found = {key: _value(cfg, key) for key in key_paths(cfg) if _value(cfg, key) != _value(default, key)}
-        return json.loads(json.dumps({key: value for key, value in found.items() if key != "OUTPUT_DIR"}))
-
-    def arguments(self) -> list[str]:
-        """Return what a command is told of the configuration."""
-        return ["--", *self.overrides, "SEED", str(self.seed), "TEST.EXPECTED_RESULTS", "[]"]
-
-    def record(self) -> dict[str, Any]:
-        """Return what was kept of the run, nothing if it was never started."""
-        return read_json(self.folder / RECORD, dict) if (self.folder / RECORD).exists() else {}
-
-    def keep(self, **outcome: Any) -> None:
-        """Write the run's record."""
-        record = {"row": self.row, "seed": self.seed, "config": str(self.config), "overrides": self.overrides}
-        text = json.dumps({**record, **outcome, "settings": self.settings()}, indent=2)
-        (self.folder / RECORD).write_text(text + "\n", encoding="utf-8")
-
-    @property
-    def trained(self) -> bool:
-        """Whether training has come to its end."""
-        return bool(self.record().get("finished")) and (self.folder / RESULTS).exists()
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.trained and (self.folder / FEATURES).exists()
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Runs by row, and the columns of their table: protocols' full names (none: all) and numbers."""
-
-    folder: Path
-    runs: tuple[Run, ...]
-    dataset: str
-    protocols: tuple[str, ...]
-    metrics: tuple[str, ...]
+COMMAND = (sys.executable, "-m", "agreid_plugin")
 
 
 def plan(path: Path, content: Mapping[str, Any], output: str | None = None) -> Grid:
-    """Return the grid of a file, its form checked before, after checking every row's configuration.
+    """Return the grid of a file, after checking every row's configuration and folders.
+
+    Args:
+        path: the file, beside which the configurations are looked for.
+        content: what it says, its form checked before.
+        output: folder of the runs, instead of the file's.
 
     Raises:
         InputError: a row that cannot be trained, or folders that hold other runs than the file asks for.
     """
-    folder = Path(output or content.get("output") or Path("logs") / path.stem)
-    runs = tuple(run for row in content["rows"] for run in _runs(path, content, row, folder))
-    slugs = {run.folder.parent: run.row for run in reversed(runs)}
+    folder = Path(output or content.get("output") or Path("logs", path.stem))
+    runs = tuple(run for name in content["rows"] for run in _runs_of(path, content, name, folder))
+    owners: dict[Path, str] = {}
     for run in runs:
-        if slugs[run.folder.parent] != run.row:
-            raise InputError(f"{path}: rows {slugs[run.folder.parent]!r} and {run.row!r} share the folder of their runs")
-        _check_folder(run)
+        if owners.setdefault(run.folder.parent, run.row) != run.row:
+            raise InputError(f"{path}: rows {owners[run.folder.parent]!r} and {run.row!r} would share a folder: rename")
     tests = {source_of(name) or name: run.row for run in runs for name in run.load().DATASETS.TESTS}
     if len(tests) > 1:
         named = ", ".join(f"{dataset} ({row})" for dataset, row in tests.items())
-        raise InputError(f"{path}: one table has one test set, DATASETS.TESTS of the rows name {named}")
+        raise InputError(f"{path}: a table has one test set, but DATASETS.TESTS of the rows are {named}")
     (dataset,) = tests
     for name in content["metrics"]:
         if name not in NUMBERS:
             raise unknown(f"{path}: metric", name, NUMBERS)
     protocols = tuple(_full_name(dataset, name) for name in content["protocols"])
+    for run in runs:
+        run.check_folder()
     return Grid(folder, runs, dataset, protocols, tuple(content["metrics"]))
 
 
-def _runs(path: Path, content: Mapping[str, Any], name: Any, folder: Path) -> list[Run]:
+def _runs_of(path: Path, content: Mapping[str, Any], name: Any, folder: Path) -> list[Run]:
     row, overrides = str(name), dict(content["rows"][name] or {})
     config = overrides.pop("config", content.get("config"))
     slug = re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")
-    if not slug or not isinstance(config, str):
-        wanted = "config, and the file has none for all" if slug else "letter or digit to call its folder by"
-        raise InputError(f"{path}: row {row!r} has no {wanted}")
+    if not slug:
+        raise InputError(f"{path}: row {row!r} has no letter or digit to call its folder by")
+    if not isinstance(config, str):
+        raise InputError(f"{path}: row {row!r} names no config, and the file has none for all rows")
     for key in OWN_KEYS.keys() & overrides.keys():
-        raise InputError(f"{path}: row {row!r} sets {key}, which {OWN_KEYS[key]} of the file is for")
+        raise InputError(f"{path}: row {row!r} sets {key}, which comes from {OWN_KEYS[key]} of the file: remove it")
     pairs = tuple(text for key, value in overrides.items() for text in (key, repr(value)))
     runs = [Run(row, seed, path.parent / config, pairs, folder / slug / f"seed{seed}") for seed in content["seeds"]]
     try:
@@ -151,76 +94,143 @@ def _full_name(dataset: str, name: str) -> str:
     return f"{dataset}/ALL"
 
 
-def _check_folder(run: Run) -> None:
-    """Refuse a folder with another run than this: its numbers would stand under a wrong name."""
-    record, now = run.record(), run.settings()
-    before = record.get("settings", {})
-    advice = "name another --output, or delete the folder"
-    if not record and any((run.folder / name).exists() for name in (RESULTS, CHECKPOINT)):
-        raise InputError(f"{run.folder} holds a run that 'fastreid ablate' did not make; {advice}")
-    for key in sorted(now.keys() | before.keys()) if record else ():
-        then, asked = before.get(key, DEFAULT), now.get(key, DEFAULT)
-        if then != asked:
-            raise InputError(f"{run.folder} was made with {key} {then}, row {run.row!r} asks for {asked}; {advice}")
-
-
 def run(grid: Grid, dry_run: bool = False) -> Iterator[str]:
     """Train what is not done, then write the table; yields lines for whoever waits.
+
+    Args:
+        grid: what to train.
+        dry_run: tell the plan only.
 
     Raises:
         InputError: a run failed; what is done stays.
     """
     pending = [run for run in grid.runs if not run.done]
-    rows, seeds = ([*dict.fromkeys(getattr(run, name) for run in grid.runs)] for name in ("row", "seed"))
-    yield f"{grid.dataset}: {len(rows)} rows x {len(seeds)} seeds = {len(grid.runs)} runs in {grid.folder}"
+    done = len(grid.runs) - len(pending)
+    rows = dict.fromkeys(run.row for run in grid.runs)
+    yield (
+        f"{grid.dataset}, {len(rows)} rows x {len(grid.runs) // len(rows)} seeds = {len(grid.runs)} runs in "
+        f"{grid.folder}: {done} done, {len(pending)} to do"
+    )
     for row in rows:
-        states = [f"{run.seed} {_state(run)}" for run in grid.runs if run.row == row]
-        yield f"  {row}: seed {', '.join(states)}"
-    yield f"{len(grid.runs) - len(pending)} done, {len(pending)} to do"
-    if pending and not dry_run:
-        make_missing(pending[0].load())
+        yield f"  {row}: " + ", ".join(f"seed {run.seed} {run.state}" for run in grid.runs if run.row == row)
     seconds: dict[str, float] = {}
     if pending:
-        seconds, how = _estimate(grid.runs, pending)
-        yield f"time: about {_duration(_left(seconds, pending))} ({how})"
+        seconds, how = _estimate(grid, pending, dry_run)
+        yield f"time left: {how}"
     if dry_run:
         return
-    for place, current in enumerate(pending):
-        number = f"[{len(grid.runs) - len(pending) + place + 1}/{len(grid.runs)}]"
-        yield f"{number} {current}: {_state(current)}, output in {current.folder / OUTPUT}"
+    for place, current in enumerate(pending, start=1):
+        number = f"[{done + place}/{len(grid.runs)}] {current}:"
+        yield f"{number} {current.state}, output in {current.folder / OUTPUT}"
         start = time.monotonic()
-        _make(current)
-        # From now on the row's own measured time counts, the newest.
-        seconds |= {current.row: taken} if (taken := current.record()["seconds"]) else {}
-        left = _duration(_left(seconds, pending[place + 1 :]))
-        yield f"{number} {current}: done in {_duration(time.monotonic() - start)}, about {left} left"
-    yield from write_table(grid)
+        _make(current, grid.dataset)
+        seconds.update(_measured([current]))
+        left = sum(seconds[run.row] for run in pending[place:])
+        yield f"{number} done in {_duration(time.monotonic() - start)}, about {_duration(left)} left"
+    yield from table(grid)
 
 
-def _state(run: Run) -> str:
-    if run.trained:
-        return "done" if run.done else "to extract"
-    return "to continue" if (run.folder / CHECKPOINT).exists() else "to train"
+def _estimate(grid: Grid, pending: Sequence[Run], dry_run: bool) -> tuple[dict[str, float], str]:
+    """Return the seconds that a run of each row takes, and in words what all will take and how that is known."""
+    seconds = _measured(grid.runs)
+    untimed = list({run.row: run for run in pending if run.row not in seconds}.values())
+    try:
+        for run in () if dry_run else untimed:
+            make_missing(run.load())
+        seconds |= {run.row: in_process(_probe, run) for run in untimed}
+    except InputError as error:
+        if dry_run:  # the dataset may be missing, and a plan makes none
+            return {}, f"not known, as no training step can be timed: {error}"
+        raise
+    how = [f"finished runs of {len(seconds) - len(untimed)} rows"] if len(seconds) > len(untimed) else []
+    how += [f"{TIMED} timed steps of {len(untimed)} rows times their iterations, no evaluation"] if untimed else []
+    return seconds, f"about {_duration(sum(seconds[run.row] for run in pending))}, from {' and '.join(how)}"
 
 
-def _make(run: Run) -> None:
-    """Train and extract what is missing of a run."""
+def _measured(runs: Iterable[Run]) -> dict[str, float]:
+    """Return the time of a run that went through in one go, by row."""
+    found = {run.row: run.record().get("seconds") for run in runs if run.done}
+    return {row: seconds for row, seconds in found.items() if seconds}
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _make(run: Run, dataset: str) -> None:
+    """Train a run, or what is left of it, and keep its features."""
+    start, anew = time.monotonic(), run.state == "to train"
     run.folder.mkdir(parents=True, exist_ok=True)
-    log = run.folder / OUTPUT
-    start, resumed = time.monotonic(), (run.folder / CHECKPOINT).exists()
     if not run.trained:
         run.keep(finished=False)
-        command = ["train", "--config", run.config, "--output", run.folder, *(["--resume"] if resumed else [])]
-        with log.open("a", encoding="utf-8") as file:
-            argv = [sys.executable, "-m", "agreid_plugin", *map(str, command), *run.arguments()]
-            _check_exit(run, subprocess.run(argv, stdout=file, stderr=file, stdin=subprocess.DEVNULL).returncode)
-        run.keep(finished=True, seconds=None)
-    part = run.folder / f"part-{FEATURES}"
-    part.unlink(missing_ok=True)
-    command = ["eval", "--config", run.config, "--weights", run.folder / "model_final.pth", "--save-features", part]
-    # Every protocol's images are extracted, so that a later table may have other columns.
-    whole = ["DATASETS.TESTS", repr((_whole_name(run),)), "TEST.PROTOCOLS", "[]"]
-    command += ["--output", run.folder / ablation_table.EVALUATION, *run.arguments(), *whole]
-    _check_exit(run, _apart(_command, [str(part) for part in command], log))
-    part.replace(run.folder / FEATURES)
-    run.keep(finished=True, seconds=None if resumed else time.monotonic() - start)
+        _train(run, anew)
+        run.keep(finished=True)
+    _evaluate(run, dataset)
+    run.keep(finished=True, seconds=time.monotonic() - start if anew else run.record().get("seconds"))
+
+
+def _train(run: Run, anew: bool) -> None:
+    if anew:  # what a run left that never came to a checkpoint would mix with this one's
+        for name in ("metrics.json", RESULTS, OUTPUT):
+            (run.folder / name).unlink(missing_ok=True)
+    options = ["train", "--config", run.config, "--output", run.folder, *([] if anew else ["--resume"])]
+    command = [*COMMAND, *map(str, options), "--", *run.arguments]
+    with (run.folder / OUTPUT).open("a", encoding="utf-8") as output:
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
+    _check_exit(run, "training", code)
+
+
+def _evaluate(run: Run, dataset: str) -> None:
+    """Keep the features of all test images, so that a later table may have other columns."""
+    unfinished = run.folder / f"unfinished-{FEATURES}"
+    unfinished.unlink(missing_ok=True)
+    options = ["eval", "--config", run.config, "--weights", run.folder / WEIGHTS, "--save-features", unfinished]
+    whole = host_name(dataset) if dataset in DATASETS else dataset
+    overrides = [*run.arguments, "DATASETS.TESTS", repr((whole,)), "TEST.PROTOCOLS", "[]"]
+    command = [*map(str, options), "--output", str(run.folder / EVALUATION), "--", *overrides]
+    _check_exit(run, "evaluation", in_process(_command, command, run.folder / OUTPUT))
+    unfinished.replace(run.folder / FEATURES)
+
+
+def _check_exit(run: Run, what: str, code: int) -> None:
+    if code:
+        output = run.folder / OUTPUT
+        lines = [line for line in output.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        last = lines[-1].strip().removeprefix("fastreid: error: ") if lines else "it printed nothing"
+        raise InputError(f"{run}: {what} failed with code {code}, see {output}; what is done stays. It said: {last}")
+
+
+def _command(arguments: Sequence[str], output: Path) -> int:
+    """Run `python -m agreid_plugin` with arguments, in this process; returns the exit code."""
+    _print_into(output)
+    sys.argv = ["fastreid", *arguments]
+    try:
+        runpy.run_module("agreid_plugin", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def _probe(run: Run) -> float:
+    """Return the seconds that training would take by a few steps of it."""
+    _print_into(Path(os.devnull))
+    cfg = run.load()
+    with tempfile.TemporaryDirectory() as folder, EventStorage(0):
+        cfg.OUTPUT_DIR = folder
+        cfg.MODEL.DEVICE = cfg.MODEL.DEVICE if torch.cuda.is_available() else "cpu"
+        try:
+            trainer = Trainer(cfg)
+            trainer.iter = 0
+            for step in range(WARM_UP + TIMED):
+                if step == WARM_UP:
+                    start = time.perf_counter()
+                trainer.run_step()
+        except Exception as error:
+            raise InputError(f"row {run.row!r} cannot be trained: {first_line(error)}") from None
+        return (time.perf_counter() - start) / TIMED * trainer.max_iter
+
+
+def _print_into(path: Path) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.measuring import in_process, peak_memory
+from agreid_plugin.hosts.fastreid.processes import in_process, peak_memory
 from agreid_plugin.methods.visa import ViSA, ViSABackbone, build_backbone, literal
 from agreid_plugin.nn.vit import build_vit
 from agreid_plugin.types import Batch, View

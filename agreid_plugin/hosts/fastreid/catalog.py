@@ -15,7 +15,7 @@ from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torchvision.transforms import RandomApply
 
-from agreid_plugin.data.samplers import EndlessViewBalancedSampler
+from agreid_plugin.data.samplers import ViewBalancedIdentities
 from agreid_plugin.hosts.fastreid import config, data
 from agreid_plugin.hosts.fastreid.losses import HOST_LOSSES, LOSSES, HostLoss, LossEntry
 from agreid_plugin.hosts.fastreid.transforms import HOST, HOST_SWITCHES, TRANSFORMS
@@ -24,8 +24,8 @@ from agreid_plugin.losses import OnFeatures, OnLogits
 HOST_OWNER = "fast-reid"
 HOST_TRANSFORMS = (HOST, "Resize", "ToTensor", *HOST_SWITCHES)
 ALL_OF_THE_HOSTS = "What the host's own keys of INPUT switch on, in the host's order."
-SENTENCE_END = re.compile(r"(?<=[.!?])\s")
-SECTION = re.compile(r"\w+:$")  # `Args:`, where a paragraph ends too
+SENTENCE_END = re.compile(r"(?<=[^\d\s][.!?])\s+(?=[A-Z`])")  # not that of `Eq. 15`
+PARAGRAPH_END = re.compile(r"\w+:$|\d+\. |[-*] |$")  # `Args:`, a list, an empty line
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def first_sentence(entry: object) -> str:
         return ""
     lines: list[str] = []
     for line in (inspect.getdoc(entry) or "").strip().splitlines():
-        if not line.strip() or (lines and SECTION.fullmatch(line.strip())):
+        if PARAGRAPH_END.match(line.strip()):
             break
         lines.append(line.strip())
     return SENTENCE_END.split(" ".join(lines), maxsplit=1)[0]
@@ -108,7 +108,5 @@ def _transform(name: str) -> Entry:
 
 
 def _sampler(name: str) -> Entry:
-    sampler = getattr(samplers, name, None)
-    if sampler is None:
-        return Entry(name, owner_of(EndlessViewBalancedSampler), first_sentence(EndlessViewBalancedSampler))
+    sampler = getattr(samplers, name, ViewBalancedIdentities)  # the one that is ours
     return Entry(name, owner_of(sampler), first_sentence(sampler))

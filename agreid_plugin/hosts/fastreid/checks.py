@@ -9,16 +9,17 @@ from pathlib import Path
 import torch
 from fastreid.data.datasets import DATASET_REGISTRY
 from fastreid.evaluation import inference_context
-from fastreid.modeling.backbones import BACKBONE_REGISTRY
+from fastreid.modeling.backbones import BACKBONE_REGISTRY, build_backbone
 from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.evaluation import NUMBERS, Metrics
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.data import view_of
 from agreid_plugin.hosts.fastreid.evaluator import TestSet
 from agreid_plugin.hosts.fastreid.losses import LOSSES
+from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.hosts.fastreid.transforms import check_pipeline
 from agreid_plugin.types import UNKNOWN
 
@@ -195,14 +196,43 @@ def best_metric(cfg, metrics: Sequence[Metrics]) -> float:
     return (metrics[0]["mAP"] + metrics[0]["Rank-1"]) / 2
 
 
+def with_feature_width(cfg):
+    """Return the configuration with the width of the backbone's features where `MODEL.BACKBONE.FEAT_DIM` is 0.
+
+    The backbone is built once more to be asked, from random weights that leave the run's own random numbers alone. Our
+    meta-architectures take the width from theirs, and need no number.
+    """
+    if cfg.MODEL.BACKBONE.FEAT_DIM or issubclass(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), HostMethod):
+        return cfg
+    asked = cfg.clone()
+    asked.defrost()
+    asked.MODEL.BACKBONE.PRETRAIN = False
+    try:
+        with torch.random.fork_rng(devices=()):
+            asked.MODEL.BACKBONE.FEAT_DIM = _feature_width(asked, build_backbone(asked), torch.device("cpu"))
+    except RuntimeError as error:
+        raise InputError(
+            f"MODEL.BACKBONE.FEAT_DIM is 0, but {cfg.MODEL.BACKBONE.NAME} cannot be asked for its width, give it: "
+            f"{first_line(error)}"
+        ) from error
+    asked.MODEL.BACKBONE.PRETRAIN = cfg.MODEL.BACKBONE.PRETRAIN
+    if cfg.is_frozen():
+        asked.freeze()
+    return asked
+
+
 def check_feature_width(cfg, model: torch.nn.Module) -> None:
     """Check `MODEL.BACKBONE.FEAT_DIM`, which the host takes on trust, against what the backbone gives."""
     if cfg.MODEL.META_ARCHITECTURE != "Baseline":
         return
-    with inference_context(model), torch.no_grad():
-        width = model.backbone(torch.zeros(1, 3, *cfg.INPUT.SIZE_TEST, device=model.device)).shape[1]
+    width = _feature_width(cfg, model.backbone, model.device)
     if width != cfg.MODEL.BACKBONE.FEAT_DIM:
         raise InputError(
             f"MODEL.BACKBONE.FEAT_DIM is {cfg.MODEL.BACKBONE.FEAT_DIM}, but {cfg.MODEL.BACKBONE.NAME} "
             f"{cfg.MODEL.BACKBONE.DEPTH} gives {width}: set it to {width}"
         )
+
+
+def _feature_width(cfg, backbone: torch.nn.Module, device: torch.device) -> int:
+    with inference_context(backbone), torch.no_grad():
+        return backbone(torch.zeros(1, 3, *cfg.INPUT.SIZE_TEST, device=device)).shape[1]

@@ -3,12 +3,12 @@
 from importlib.metadata import entry_points
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid import agsynth, backbones, config, datasets, host_losses, losses, methods  # noqa: F401 - importing them puts them there
+from agreid_plugin.hosts.fastreid import agsynth, backbones, config, datasets, external, host_losses, losses, methods  # noqa: F401 - importing them puts them there
 
 PLUGIN_GROUP = "fastreid.plugins"
 """Entry points of this group are loaded with the host: modules of other packages that register their own parts."""
 
-for module in (config, agsynth, losses, backbones, methods):
+for module in (config, agsynth, losses, backbones, external, methods):
     config.declare(module.KEYS)
 
 for plugin in entry_points(group=PLUGIN_GROUP):

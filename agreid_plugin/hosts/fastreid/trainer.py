@@ -46,7 +46,8 @@ class Trainer(DefaultTrainer):
 
     @classmethod
     def build_model(cls, cfg):
-        """Build the model, after checking the width of its features."""
+        """Build the model, the width of its features asked for or checked."""
+        cfg = checks.with_feature_width(cfg)
         model = super().build_model(cfg)
         checks.check_feature_width(cfg, model)
         return model

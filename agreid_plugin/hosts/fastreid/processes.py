@@ -1,24 +1,31 @@
-"""What benchmarks share: a process for each measurement, and its peak memory."""
+"""Work in a process of its own, and what that process took."""
 
 from __future__ import annotations
 
 import multiprocessing
 import resource
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
+
+from agreid_plugin.errors import InputError
 
 Result = TypeVar("Result")
 
 
 def in_process(function: Callable[..., Result], *arguments: object) -> Result:
-    """Run a function in a new process, so that its peak memory is its own.
+    """Run a function in a new process, so that its memory and its output are its own.
 
     A server that has imported the function's module once starts them all, as importing takes seconds.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([function.__module__])
-    with context.Pool(1) as pool:
-        return pool.apply(function, arguments)
+    try:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            return pool.submit(function, *arguments).result()
+    except BrokenProcessPool:
+        raise InputError("a process was killed, perhaps for want of memory; run the command again") from None
 
 
 def peak_memory() -> float:

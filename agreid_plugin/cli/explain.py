@@ -1,0 +1,36 @@
+"""`fastreid explain`: what a configuration builds, before it is trained."""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLES = """examples:
+  fastreid explain --config projects/ViSA/agsynth.yml
+  fastreid explain --config projects/ViSA/cargo.yml MODEL.BACKBONE.DEPTH small MODEL.BACKBONE.FEAT_DIM 384
+  fastreid explain --config runs/mine/config.yaml
+"""
+
+
+def add_to(subparsers: argparse._SubParsersAction) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="tell what a configuration builds, without training it",
+        description="Build the model of a configuration on the CPU and tell what it is: modules, losses and their "
+        "weights, transforms, sampler, datasets and protocols with their counts, schedule, parameters and operations. "
+        "Datasets and pretrained weights need not be there; nothing is written.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--config", "--config-file", dest="config_file", required=True, metavar="FILE")
+    parser.add_argument("overrides", nargs="*", metavar="KEY VALUE", help="config keys to change")
+    parser.set_defaults(run=_explain)
+
+
+def _explain(args: argparse.Namespace) -> None:
+    from agreid_plugin.hosts.fastreid.explain import explain
+
+    for title, rows in explain(args.config_file, args.overrides).items():
+        print(f"{title}:")
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, text in rows:
+            print(f"  {name:<{width}}  {text}")

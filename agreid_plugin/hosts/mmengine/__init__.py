@@ -1,0 +1,1 @@
+"""mmengine as a host: registries with our losses, transforms and networks."""

@@ -1,0 +1,312 @@
+"""`fastreid ablate`: a small grid trained, interrupted, refused, and its table by hand."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+
+import numpy as np
+import pytest
+import yaml
+from conftest import assert_one_line
+from test_fastreid_methods import TINY
+
+from agreid_plugin.cli.ablate import read_grid
+from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import Metrics, PerQuery
+from agreid_plugin.evaluation.metrics import means
+from agreid_plugin.hosts.fastreid.ablate import plan, run
+from agreid_plugin.hosts.fastreid.ablation_table import cells, write_tables
+
+ROOT = Path(__file__).parents[2]
+CELLS = [(row, seed) for row in ("visa", "plain-queries") for seed in (0, 1)]
+
+
+def write_grid(folder: Path, **changes) -> Path:
+    content = {
+        "config": "tiny.yml",
+        "seeds": [0, 1],
+        "protocols": ["ALL", "A2G"],
+        "rows": {"ViSA": {}, "plain queries": {"MODEL.VISA.ETGM": False}},
+        "output": str(folder / "out"),
+    }
+    path = folder / "grid.yml"
+    path.write_text(yaml.safe_dump(content | changes, sort_keys=False))
+    return path
+
+
+def write_config(folder: Path, root: Path) -> None:
+    often = {"SOLVER": {**TINY["SOLVER"], "MAX_EPOCH": 4, "CHECKPOINT_PERIOD": 1}}
+    settings = (
+        TINY
+        | often
+        | {"TEST": {**TINY["TEST"], "EVAL_PERIOD": 0}}
+        | {"DATASETS": {**TINY["DATASETS"], "ROOT": str(root)}}
+    )
+    (folder / "tiny.yml").write_text(yaml.safe_dump(settings))
+
+
+@pytest.fixture
+def grid_file(tmp_path) -> Path:
+    """A grid whose dataset does not exist: enough for what is refused before training."""
+    write_config(tmp_path, tmp_path / "none")
+    return write_grid(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory) -> tuple[Path, int]:
+    """A grid stopped by Ctrl-C in its second run, and when results.json of the first was written."""
+    folder = tmp_path_factory.mktemp("ablation")
+    make_agsynth(folder / "data", ids=8, images_per_id=12, size=(32, 16), workers=1, progress=False)
+    write_config(folder, folder / "data")
+    path = write_grid(folder)
+    with pytest.raises(KeyboardInterrupt), ctrl_c_when_there(folder / "out" / "visa" / "seed1" / "last_checkpoint"):
+        list(run(plan(path, read_grid(path))))
+    return path, (folder / "out" / "visa" / "seed0" / "results.json").stat().st_mtime_ns
+
+
+@contextmanager
+def ctrl_c_when_there(path: Path) -> Iterator[None]:
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not path.exists():
+            if ended.wait(0.01):
+                return
+        os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+@pytest.fixture(scope="module")
+def finished(interrupted) -> tuple[Path, str]:
+    """The same grid after the same once more, and what that told."""
+    path, _ = interrupted
+    return path, "\n".join(run(plan(path, read_grid(path))))
+
+
+def results_of(path: Path) -> dict[tuple[str, int], dict]:
+    out = path.parent / "out"
+    return {(row, seed): json.loads((out / row / f"seed{seed}" / "results.json").read_text()) for row, seed in CELLS}
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with (path.parent / "out" / "ablation.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_an_interrupted_grid_goes_on(interrupted, finished):
+    path, written = interrupted
+    out = path.parent / "out"
+    assert "2 rows x 2 seeds = 4 runs in" in finished[1]
+    assert "1 done, 3 to do" in finished[1]
+    assert "ViSA: seed 0 done, seed 1 to continue" in finished[1]
+    assert "Loading checkpoint from" in (out / "visa" / "seed1" / "stdout.txt").read_text()
+    assert "time left: about" in finished[1]
+    assert "from finished runs of 1 rows and 5 timed steps of 1 rows times their iterations" in finished[1]
+    assert "[4/4] plain queries, seed 1: done in" in finished[1]
+    assert (out / "visa" / "seed0" / "results.json").stat().st_mtime_ns == written
+    for row, seed in CELLS:
+        record = json.loads((out / row / f"seed{seed}" / "ablation_run.json").read_text())
+        assert (record["seed"], record["finished"]) == (seed, True)
+        assert record["overrides"] == ([] if row == "visa" else ["MODEL.VISA.ETGM", "False"])
+        assert (out / row / f"seed{seed}" / "features.npz").exists()
+
+
+def test_the_table_by_hand(finished):
+    path, printed = finished
+    results, rows = results_of(path), read_csv(path)
+    assert [row["row"] for row in rows] == ["ViSA", "plain queries"]
+    assert [(row["seeds"], row["views"]) for row in rows] == [("2", "given")] * 2
+    for row, name in zip(rows, ("visa", "plain-queries"), strict=True):
+        for protocol in ("ALL", "A2G"):
+            for number in ("Rank-1", "mAP"):
+                values = [results[name, seed]["CARGO"][protocol][number] for seed in (0, 1)]
+                assert float(row[f"CARGO/{protocol} {number} mean"]) == pytest.approx(mean(values), abs=1e-4)
+                assert float(row[f"CARGO/{protocol} {number} spread"]) == pytest.approx(stdev(values), abs=1e-4)
+                assert f"{mean(values):.2f} ± {stdev(values):.2f}" in printed
+    text = (path.parent / "out" / "ablation.md").read_text()
+    assert text in printed
+    assert "CARGO/A2G mAP" in text.splitlines()[0]
+    assert "paired bootstrap over query identities" in text
+
+
+def test_other_columns_need_no_model(finished, tmp_path, fastreid_command):
+    path, _ = finished
+    shutil.copytree(path.parent, tmp_path / "copy")
+    copy = write_grid(tmp_path / "copy", protocols=["G2A"], metrics=["mINP"])
+    for weights in (tmp_path / "copy").rglob("*.pth"):
+        weights.unlink()
+    from_results = fastreid_command("ablate", copy, "--table-only")
+    assert from_results.code == 0, from_results.err
+    for folder in (tmp_path / "copy").rglob("eval"):
+        shutil.rmtree(folder)
+    from_features = fastreid_command("ablate", copy, "--table-only")
+    assert from_features.out == from_results.out
+    assert "CARGO/G2A mINP" in from_features.out
+    shutil.rmtree(tmp_path / "copy" / "out" / "visa" / "seed1")
+    assert "not done: ViSA, seed 1" in fastreid_command("ablate", copy, "--table-only").out
+    write_grid(tmp_path / "copy", protocols=[])
+    assert "CARGO/AG-cross mAP" in fastreid_command("ablate", copy, "--table-only").out
+
+
+def test_changed_overrides_are_refused(finished, tmp_path, fastreid_command):
+    path, _ = finished
+    before = {file: file.stat().st_mtime_ns for file in path.parent.rglob("*") if file.is_file()}
+    write_config(tmp_path, path.parent / "data")
+    rows = {"ViSA": {"MODEL.VISA.TOKENS": 3}}
+    changed = write_grid(tmp_path, rows=rows, output=str(path.parent / "out"))
+    outcome = fastreid_command("ablate", changed)
+    assert_one_line(outcome, "visa/seed0 was made with MODEL.VISA.TOKENS 2, row 'ViSA' asks for 3", "--output")
+    assert before == {file: file.stat().st_mtime_ns for file in path.parent.rglob("*") if file.is_file()}
+
+
+def test_a_failing_run_stops_the_grid_and_what_is_done_stays(finished, tmp_path, fastreid_command):
+    path, _ = finished
+    shutil.copytree(path.parent, tmp_path / "copy")
+    rows = {"ViSA": {}, "frozen": {"SOLVER.BASE_LR": 0.0}, "plain queries": {"MODEL.VISA.ETGM": False}}
+    copy = write_grid(tmp_path / "copy", rows=rows)
+    outcome = fastreid_command("ablate", copy)
+    assert_one_line(outcome, "frozen, seed 0: training failed with code 2", "the learning rate is 0", "stdout.txt")
+    assert "4 done, 2 to do" in outcome.out
+    assert not (tmp_path / "copy" / "out" / "frozen" / "seed1").exists()
+    table = fastreid_command("ablate", copy, "--table-only").out
+    assert "frozen, seed 0; frozen, seed 1" in table
+    assert "plain queries" in table
+
+
+def test_a_row_that_cannot_be_built_is_found_before_training(finished, tmp_path, fastreid_command):
+    path, _ = finished
+    write_config(tmp_path, path.parent / "data")
+    grid = write_grid(tmp_path, rows={"ViSA": {}, "wide": {"MODEL.VISA.NEIGHBORS": 99}})
+    assert_one_line(fastreid_command("ablate", grid), "row 'wide'", "neighbors=99")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seed": [1]}, ["grid.yml: key 'seed' unknown (did you mean seeds?)"]),
+        ({"seeds": [0, 1, 0]}, ["seeds names 0 twice"]),
+        ({"seeds": [True]}, ["whole numbers from 0", "[True]"]),
+        ({"rows": {}}, ["rows takes"]),
+        ({"rows": {"a": 3}}, ["row 'a'", "got 3"]),
+        ({"rows": {"a": {"MODEL.VISA.ETMG": False}}}, ["row 'a'", "did you mean MODEL.VISA.ETGM?"]),
+        ({"rows": {"a": {"MODEL.VISA.TOKENS": "many"}}}, ["row 'a'", "takes a whole number", "'many'"]),
+        ({"rows": {"a": {"SOLVER.MAX_EPOCH": 0}}}, ["row 'a'", "SOLVER.MAX_EPOCH is 0"]),
+        ({"rows": {"a": {"SEED": 3}}}, ["row 'a' sets SEED", "seeds of the file"]),
+        ({"rows": {"a": {"config": "tny.yml"}}}, ["row 'a'", "tny.yml does not exist (did you mean tiny.yml?)"]),
+        ({"rows": {"a b": {}, "a-b": {}}}, ["rows 'a b' and 'a-b' would share a folder"]),
+        ({"config": None}, ["config takes one path, got None"]),
+        ({"protocols": ["A2B"]}, ["A2B", "did you mean"]),
+        ({"metrics": ["rank1"]}, ["metric 'rank1' unknown (did you mean Rank-1?)"]),
+        ({"rows": {"a": {}, "b": {"DATASETS.TESTS": ["Market1501"]}}}, ["one test set", "CARGO (a), Market1501 (b)"]),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_one_line(grid_file, fastreid_command, changes, words):
+    assert_one_line(fastreid_command("ablate", write_grid(grid_file.parent, **changes)), *words)
+    assert not (grid_file.parent / "out").exists()
+
+
+def test_a_row_that_stands_twice_is_refused(grid_file, fastreid_command):
+    grid_file.write_text(grid_file.read_text().replace("plain queries", "ViSA"))
+    assert_one_line(fastreid_command("ablate", grid_file), "'ViSA' stands twice", "line ")
+
+
+def test_nothing_done_and_foreign_runs_are_told(grid_file, fastreid_command):
+    assert_one_line(fastreid_command("ablate", grid_file, "--table-only"), "no run is done in")
+    folder = grid_file.parent / "out" / "visa" / "seed0"
+    folder.mkdir(parents=True)
+    (folder / "last_checkpoint").write_text("model_0001.pth")
+    assert_one_line(fastreid_command("ablate", grid_file), "visa/seed0 holds a run that 'fastreid ablate' did not make")
+
+
+def test_a_dry_run_makes_nothing(grid_file, fastreid_command):
+    outcome = fastreid_command("ablate", grid_file, "--dry-run", "--output", grid_file.parent / "other")
+    assert outcome.code == 0, outcome.err
+    assert "0 done, 4 to do" in outcome.out
+    assert "not known, as no training step can be timed" in outcome.out
+    assert not (grid_file.parent / "other").exists()
+
+
+def test_a_run_with_a_checkpoint_is_continued(grid_file):
+    first = plan(grid_file, read_grid(grid_file)).runs[0]
+    assert first.state == "to train"
+    first.folder.mkdir(parents=True)
+    first.keep(finished=False)
+    (first.folder / "last_checkpoint").write_text("model_0000.pth")
+    (first.folder / "results.json").write_text("{}")  # of an earlier epoch
+    assert first.state == "to continue"
+    first.keep(finished=True)
+    assert first.state == "to evaluate"
+
+
+def test_the_recipe_of_this_project_is_sound():
+    path = ROOT / "projects" / "ViSA" / "ablation.yml"
+    grid = plan(path, read_grid(path), "nowhere")
+    assert len(grid.runs) == 7 * 3
+    settings = [json.dumps(each.settings(), sort_keys=True) for each in grid.runs]
+    assert len(set(settings)) == len(settings)
+    assert grid.protocols == ("CARGO/ALL", "CARGO/A2G", "CARGO/AG-cross")
+
+
+def made_up(first: list[int], views: str = "") -> Metrics:
+    """An evaluation of 40 people with two queries each; `first` are the ranks of their first matches."""
+    ranks = np.array(first)
+    queries = PerQuery(np.arange(80), np.arange(80) // 2, 1 / ranks, 1 / ranks, ranks)
+    return Metrics("CARGO/A2G", "made up", means(queries), 80, {}, 100, views=views, per_query=queries)
+
+
+def test_significance_of_clear_cases(tmp_path):
+    never, always = [2] * 80, [1] * 80
+    half = [1] * 40 + [2] * 40
+    other_half = [2] * 40 + [1] * 40
+    rows = {
+        "first": {seed: {"CARGO/A2G": made_up(half)} for seed in (0, 1)},
+        "better": {seed: {"CARGO/A2G": made_up(always, "given")} for seed in (0, 1)},
+        "worse": {seed: {"CARGO/A2G": made_up(never)} for seed in (0, 1)},
+        # Seed for seed as far as can be, and on average over seeds the same for every person.
+        "even": {0: {"CARGO/A2G": made_up(always)}, 1: {"CARGO/A2G": made_up(never)}},
+        "chance": {seed: {"CARGO/A2G": made_up(other_half)} for seed in (0, 1)},
+    }
+    found = {name: cells(row, rows["first"], "CARGO/A2G", ["Rank-1"])[0] for name, row in rows.items()}
+    assert {name: str(cell) for name, cell in found.items()} == {
+        "first": "50.00 ± 0.00",
+        "better": "100.00 ± 0.00*",
+        "worse": "0.00 ± 0.00*",
+        "even": "50.00 ± 70.71",
+        "chance": "50.00 ± 0.00",
+    }
+    assert found["first"].p is None
+    assert found["better"].p < 0.01
+    assert found["chance"].p > 0.5
+    text = write_tables(tmp_path, rows, ["CARGO/A2G"], ["Rank-1"])
+    assert "| better | 2       | given    |" in text
+
+
+def test_runs_with_other_queries_are_refused_by_name(tmp_path):
+    other = replace(made_up([1] * 80), fingerprint="another")
+    rows = {"first": {0: {"CARGO/A2G": made_up([1] * 80)}}, "second": {0: {"CARGO/A2G": other}}}
+    with pytest.raises(InputError, match=r"query or gallery sets.*second, seed 0: .*another"):
+        write_tables(tmp_path, rows, ["CARGO/A2G"], ["Rank-1"])
+    assert not any(tmp_path.iterdir())
+
+
+def test_given_and_predicted_views_are_shown_but_not_tested():
+    rows = [{0: {"CARGO/A2G": made_up([rank] * 80, views)}} for rank, views in ((1, "given"), (2, "predicted"))]
+    (cell,) = cells(rows[1], rows[0], "CARGO/A2G", ["Rank-1"])
+    assert (str(cell), cell.p) == ("0.00", None)
