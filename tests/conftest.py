@@ -10,6 +10,7 @@ import yaml
 from market import make_market
 
 from agreid_plugin.cli import main
+from agreid_plugin.data.synth import make_agsynth
 
 torch.set_num_threads(1)  # the networks here are too small to share out
 
@@ -48,6 +49,14 @@ def market(tmp_path_factory) -> Path:
     """A folder holding a tiny Market-1501: 8 identities to train on (48 images), 8 to test (16 queries, 32 gallery)."""
     root = tmp_path_factory.mktemp("market")
     make_market(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def agsynth(tmp_path_factory) -> Path:
+    """A folder holding AG-Synth as CARGO: 4 people to train on, 4 to test with, 32x16."""
+    root = tmp_path_factory.mktemp("agsynth")
+    make_agsynth(root, ids=8, images_per_id=12, size=(32, 16), workers=1, progress=False)
     return root
 
 

@@ -12,7 +12,6 @@ from fastreid.modeling import build_model
 from released_format import randomize, released_vdt, released_visa
 
 from agreid_plugin.cli.main import build_parser
-from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.hosts.fastreid.config import load_config
 
 RELEASED = {"vdt": released_vdt, "visa": released_visa}
@@ -25,14 +24,6 @@ OPTIONS = {
         "VISA": {"VARIANT": "released", "EXPERTS": 2, "TOKENS": 3, "NEIGHBORS": 4},
     },
 }
-
-
-@pytest.fixture(scope="module")
-def agsynth(tmp_path_factory) -> Path:
-    """A folder holding a tiny AG-Synth in the layout of CARGO."""
-    root = tmp_path_factory.mktemp("agsynth")
-    make_agsynth(root, ids=8, images_per_id=4, size=(32, 16), workers=1, progress=False)
-    return root
 
 
 @pytest.fixture

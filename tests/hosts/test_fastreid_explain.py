@@ -12,7 +12,6 @@ from fastreid.solver import build_lr_scheduler
 from fastreid.utils.events import EventStorage
 
 from agreid_plugin.data.datasets import load
-from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.explain import explain
 from agreid_plugin.types import View
@@ -40,14 +39,6 @@ OWN_TERMS = {
     "predictor_loss": "loss_view_predictor",
     "balance_loss": "loss_balance",
 }
-
-
-@pytest.fixture(scope="module")
-def agsynth(tmp_path_factory) -> Path:
-    """A folder holding AG-Synth as CARGO: 4 people to train on, 4 to test with, 32x16."""
-    root = tmp_path_factory.mktemp("agsynth")
-    make_agsynth(root, ids=8, images_per_id=12, size=(32, 16), workers=1, progress=False)
-    return root
 
 
 @pytest.fixture

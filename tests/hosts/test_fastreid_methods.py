@@ -10,7 +10,6 @@ from conftest import assert_one_line
 from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
 
-from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.hosts.fastreid.adapter import to_host
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.weights import read_checkpoint
@@ -38,14 +37,6 @@ TINY = {
     "TEST": {"EVAL_PERIOD": 1, "IMS_PER_BATCH": 16, "PROTOCOLS": ["ALL", "A2G"]},
 }
 VDT = ("MODEL.META_ARCHITECTURE", "VDT", "MODEL.BACKBONE.NAME", "build_vdt_backbone")
-
-
-@pytest.fixture(scope="session")
-def agsynth(tmp_path_factory) -> Path:
-    """A folder holding AG-Synth as CARGO: 4 people to train on, 4 to test with, 32x16."""
-    root = tmp_path_factory.mktemp("agsynth")
-    make_agsynth(root, ids=8, images_per_id=12, size=(32, 16), workers=1, progress=False)
-    return root
 
 
 @pytest.fixture
