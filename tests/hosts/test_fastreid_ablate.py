@@ -83,6 +83,8 @@ def ctrl_c_when_there(path: Path) -> Iterator[None]:
                 return
         os.kill(os.getpid(), signal.SIGINT)
 
+    # A shell starts its background jobs deaf to Ctrl-C, and they pass it on.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
@@ -90,6 +92,7 @@ def ctrl_c_when_there(path: Path) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")
@@ -258,10 +261,10 @@ def test_a_run_with_a_checkpoint_is_continued(grid_file):
 def test_the_recipe_of_this_project_is_sound():
     path = ROOT / "projects" / "ViSA" / "ablation.yml"
     grid = plan(path, read_grid(path), "nowhere")
-    assert len(grid.runs) == 7 * 3
+    assert len(grid.runs) == 8 * 3
     settings = [json.dumps(each.settings(), sort_keys=True) for each in grid.runs]
     assert len(set(settings)) == len(settings)
-    assert grid.protocols == ("CARGO/ALL", "CARGO/A2G", "CARGO/AG-cross")
+    assert grid.protocols == ("CARGO/ALL", "CARGO/A2G", "CARGO/G2A", "CARGO/AG-both", "CARGO/AG-cross")
 
 
 def made_up(first: list[int], views: str = "") -> Metrics:
