@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.losses.inputs import precise, require_labels
 
 
 def load_balance(probabilities: Tensor, members: Tensor | None = None) -> Tensor:
@@ -26,7 +27,7 @@ def load_balance(probabilities: Tensor, members: Tensor | None = None) -> Tensor
     """
     _require_router(probabilities, members)
     with torch.autocast(probabilities.device.type, enabled=False):
-        probabilities = probabilities if probabilities.dtype == torch.float64 else probabilities.float()
+        probabilities = precise(probabilities)
         if members is None:
             mean = probabilities.sum(dim=0) / max(len(probabilities), 1)  # (E,)
         else:
@@ -69,7 +70,6 @@ def _share(probabilities: Tensor, members: Tensor | None) -> Tensor | float:
 def _require_router(probabilities: Tensor, members: Tensor | None) -> None:
     if probabilities.dim() != 2:
         raise InputError(f"probabilities={tuple(probabilities.shape)} should have two dimensions, images and experts")
-    if members is not None and members.shape != probabilities.shape[:1]:
-        raise InputError(f"members={tuple(members.shape)} should have one value an image: {len(probabilities)}")
+    require_labels(probabilities, members=members)
     if members is not None and members.dtype != torch.bool:
         raise InputError(f"members={members.dtype} should be torch.bool")

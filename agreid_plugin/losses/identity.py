@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.losses.inputs import precise, require_labels
 
 
 class IdentityLoss(nn.Module):
@@ -37,7 +38,7 @@ class IdentityLoss(nn.Module):
         """Return the loss of a batch: (B, C), (B,) -> (). An identity is its column in the logits."""
         self._require_batch(logits, pids)
         with torch.autocast(logits.device.type, enabled=False):
-            logits = logits if logits.dtype == torch.float64 else logits.float()
+            logits = precise(logits)
             losses = self._cross_entropies(logits, pids.long())
             images = losses.count_nonzero().clamp(min=1) if self.over_nonzero else max(len(losses), 1)
             return self.weight * losses.sum() / images
@@ -56,8 +57,7 @@ class IdentityLoss(nn.Module):
             raise InputError(f"logits={tuple(logits.shape)} should have two dimensions, images and identities")
         if self.smoothing and logits.shape[1] < 2:
             raise InputError(f"logits={tuple(logits.shape)} should have two identities or more for smoothing")
-        if pids.shape != logits.shape[:1]:
-            raise InputError(f"pids={tuple(pids.shape)} should have one value an image: {len(logits)}")
+        require_labels(logits, pids=pids)
 
     def extra_repr(self) -> str:
         """Name the hyper-parameters when printed."""

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.losses.inputs import precise
 
 
 class OrthogonalLoss(nn.Module):
@@ -34,7 +35,7 @@ class OrthogonalLoss(nn.Module):
         if view.shape != identity.shape:
             raise InputError(f"view={tuple(view.shape)} should have the shape of identity: {tuple(identity.shape)}")
         with torch.autocast(identity.device.type, enabled=False):
-            identity, view = (x if x.dtype == torch.float64 else x.float() for x in (identity, view))
+            identity, view = precise(identity), precise(view)
             cos = F.cosine_similarity(identity, view, dim=1)  # (B,)
             return self.weight * cos.abs().sum() / max(len(cos), 1)
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.losses.inputs import precise, require_features
 
 SMALLEST = 1e-12  # of a squared distance, so that its root has a slope
 
@@ -57,9 +58,9 @@ class TripletLoss(nn.Module):
 
     def forward(self, features: Tensor, pids: Tensor) -> Tensor:
         """Return the loss of a batch: (B, D), (B,) -> ()."""
-        _require_batch(features, pids)
+        require_features(features, pids=pids)
         with torch.autocast(features.device.type, enabled=False):
-            features = features if features.dtype == torch.float64 else features.float()
+            features = precise(features)
             if len(features) == 0:
                 return features.sum()
             same = pids[:, None] == pids  # (B, B)
@@ -113,10 +114,3 @@ def weighted(distance: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     of_positives = distance.where(same, lowest).softmax(dim=1)  # (B, B)
     of_negatives = (-distance).where(~same, lowest).softmax(dim=1)  # (B, B)
     return (distance * of_positives).sum(dim=1), (distance * of_negatives).sum(dim=1)
-
-
-def _require_batch(features: Tensor, pids: Tensor) -> None:
-    if features.dim() != 2:
-        raise InputError(f"features={tuple(features.shape)} should have two dimensions, images and width")
-    if pids.shape != features.shape[:1]:
-        raise InputError(f"pids={tuple(pids.shape)} should have one value an image: {len(features)}")

@@ -12,7 +12,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.errors import require_within
+from agreid_plugin.losses.inputs import precise, require_features
 from agreid_plugin.types import UNKNOWN
 
 
@@ -59,10 +60,10 @@ class VIAL(nn.Module):
 
     def forward(self, features: Tensor, pids: Tensor, views: Tensor | None = None) -> Tensor:
         """Return the loss of a batch: (B, D), (B,), (B,) -> (). Images whose view is `UNKNOWN` take no part."""
-        _require_batch(features, pids, views)
+        require_features(features, pids=pids, views=views)
         known = torch.ones_like(pids, dtype=torch.bool) if views is None else views != UNKNOWN
         with torch.autocast(features.device.type, enabled=False):
-            features = features if features.dtype == torch.float64 else features.float()
+            features = precise(features)
             if self.gather:
                 features, pids, known = _gather(features, pids, known)
             return self.weight * self._mean_over_pairs(cosines(features), *pairs(pids, known))
@@ -117,11 +118,3 @@ def _all_gather(values: Tensor) -> list[Tensor]:
     everyone = [torch.empty_like(values) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, values.contiguous())
     return everyone
-
-
-def _require_batch(features: Tensor, pids: Tensor, views: Tensor | None) -> None:
-    if features.dim() != 2:
-        raise InputError(f"features={tuple(features.shape)} should have two dimensions, images and width")
-    for name, labels in (("pids", pids), ("views", views)):
-        if labels is not None and labels.shape != features.shape[:1]:
-            raise InputError(f"{name}={tuple(labels.shape)} should have one value an image: {len(features)}")

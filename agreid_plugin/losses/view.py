@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.losses.inputs import precise, require_labels
 from agreid_plugin.types import UNKNOWN, View
 
 
@@ -33,10 +34,9 @@ class ViewLoss(nn.Module):
         """Return the loss of a batch: (B, 2), (B,) -> (). A view is its column in the logits: aerial 0, ground 1."""
         if logits.dim() != 2 or logits.shape[1] != len(View):
             raise InputError(f"logits={tuple(logits.shape)} should be images by {len(View)} views")
-        if views.shape != logits.shape[:1]:
-            raise InputError(f"views={tuple(views.shape)} should have one value an image: {len(logits)}")
+        require_labels(logits, views=views)
         with torch.autocast(logits.device.type, enabled=False):
-            logits = logits if logits.dtype == torch.float64 else logits.float()
+            logits = precise(logits)
             total = F.cross_entropy(logits, views.long(), ignore_index=UNKNOWN, reduction="sum")
             return self.weight * total / (views != UNKNOWN).sum().clamp(min=1)
 

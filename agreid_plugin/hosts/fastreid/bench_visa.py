@@ -13,10 +13,9 @@ from functools import partial
 import torch
 from tabulate import tabulate
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.hosts.fastreid.processes import in_process, peak_memory
 from agreid_plugin.methods.visa import ViSA, ViSABackbone, build_backbone, literal
 from agreid_plugin.nn.vit import build_vit
@@ -225,7 +224,7 @@ def _part(
 
 def _operations(run: Callable[[], Tensor]) -> tuple[float, float]:
     """Return the GFLOPs of a run, and of these the ones outside attention."""
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # the others are not counted on CPU
+    with counting() as counter:
         run()
     total = counter.get_total_flops()
     attention = sum(counter.get_flop_counts()["Global"].get(operation, 0) for operation in ATTENTION)

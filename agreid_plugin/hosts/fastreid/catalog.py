@@ -18,7 +18,7 @@ from torchvision.transforms import RandomApply
 from agreid_plugin.data.samplers import ViewBalancedIdentities
 from agreid_plugin.hosts.fastreid import config, data
 from agreid_plugin.hosts.fastreid.losses import HOST_LOSSES, LOSSES, HostLoss, LossEntry
-from agreid_plugin.hosts.fastreid.transforms import HOST, HOST_SWITCHES, TRANSFORMS
+from agreid_plugin.hosts.fastreid.transforms import HOST, HOST_SWITCHES, TRANSFORMS, Registered
 from agreid_plugin.losses import OnFeatures, OnLogits
 
 HOST_OWNER = "fast-reid"
@@ -103,7 +103,7 @@ def _transform(name: str) -> Entry:
         kinds = [type(each.transforms[0] if isinstance(each, RandomApply) else each) for each in made]
         return Entry(name, HOST_OWNER, " ".join(filter(None, map(first_sentence, kinds))))
     build = TRANSFORMS[name]
-    make = inspect.getclosurevars(build).nonlocals.get("make", build)  # what `transforms.register` was given
+    make = build.make if isinstance(build, Registered) else build
     return Entry(name, owner_of(make), first_sentence(make))
 
 

@@ -15,8 +15,6 @@ from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils.registry import Registry
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from agreid_plugin.data.protocols import protocol, select
 from agreid_plugin.errors import InputError, first_line
@@ -26,6 +24,7 @@ from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.evaluator import test_sets
 from agreid_plugin.hosts.fastreid.losses import HOST_LOSSES, KEYS, LOSSES
 from agreid_plugin.hosts.fastreid.methods import HostMethod
+from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
 from agreid_plugin.types import View
@@ -289,7 +288,7 @@ def _operations(model: nn.Module, image: Tensor) -> dict[str, float]:
     inputs = {"images": image, "views": torch.zeros(1, dtype=torch.long)}
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     nn.ParameterList(learning).requires_grad_(False)  # the counter stumbles over views of those that learn
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # the others are not counted on CPU
+    with counting() as counter:
         model(inputs)
     nn.ParameterList(learning).requires_grad_(True)
     counts = {name.partition(".")[2]: sum(found.values()) / 1e9 for name, found in counter.get_flop_counts().items()}

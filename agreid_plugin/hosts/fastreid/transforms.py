@@ -7,6 +7,7 @@ The host has a fixed list in a fixed order. `INPUT.PIPELINE` names transforms in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,11 +38,22 @@ HOST_SWITCHES = {
 """The host's transforms by our names, with the node of `INPUT` that holds their settings."""
 
 
+@dataclass(frozen=True)
+class Registered:
+    """A transform of somebody's, which the configuration does not concern."""
+
+    make: Callable[..., Transform]
+
+    def __call__(self, cfg, **options: Any) -> list[Transform]:  # noqa: ARG002 - the host's need it
+        """Build it with the options of its entry."""
+        return [self.make(**options)]
+
+
 def register(name: str) -> Callable[[Callable[..., Transform]], Callable[..., Transform]]:
     """Add a transform under `name`: a class or function called with the options of its entry."""
 
     def add(make: Callable[..., Transform]) -> Callable[..., Transform]:
-        TRANSFORMS[name] = lambda cfg, **options: [make(**options)]  # noqa: ARG005 - the host's need it
+        TRANSFORMS[name] = Registered(make)
         return make
 
     return add

@@ -1,0 +1,27 @@
+"""What losses ask of their inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from agreid_plugin.errors import InputError
+
+
+def precise(values: Tensor) -> Tensor:
+    """Return values in float32, or in float64 if they are: half precision is too coarse for a loss."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def require_labels(values: Tensor, **labels: Tensor | None) -> None:
+    """Refuse labels that are not one an image."""
+    for name, given in labels.items():
+        if given is not None and given.shape != values.shape[:1]:
+            raise InputError(f"{name}={tuple(given.shape)} should have one value an image: {len(values)}")
+
+
+def require_features(features: Tensor, **labels: Tensor | None) -> None:
+    """Refuse features that are not one vector an image, and labels that are not one an image."""
+    if features.dim() != 2:
+        raise InputError(f"features={tuple(features.shape)} should have two dimensions, images and width")
+    require_labels(features, **labels)
