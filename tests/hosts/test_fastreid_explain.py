@@ -192,9 +192,18 @@ def test_the_last_learning_rate_is_the_hosts(tiny, schedule, delay, warmup):
     assert math.isclose(float(text.split(" to ")[1].split()[0]), last, rel_tol=1e-4)
 
 
+def test_a_warm_up_counted_in_epochs(tiny):
+    shared = ["SOLVER.STEPS", "[1, 3, 4]"]
+    iterations = told(tiny, *shared, "SOLVER.WARMUP_ITERS", "6")["optimizer"]["Adam"]
+    epochs = told(tiny, *shared, "SOLVER.WARMUP_EPOCHS", "2", "SOLVER.WARMUP_ITERS", "99")["optimizer"]["Adam"]
+    assert "of 3 iterations" in epochs
+    assert epochs.replace("warm-up 2 epochs", "warm-up 6 iterations") == iterations
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
+        (("SOLVER.WARMUP_EPOCHS", "-1"), ("SOLVER.WARMUP_EPOCHS is -1",)),
         (("MODEL.FOO", 1), ("key MODEL.FOO unknown",)),
         (("MODEL.META_ARCHITECTURE", "Visa"), ("did you mean ViSA",)),
         (("MODEL.LOSSES.NAME", "('Vial',)"), ("MODEL.LOSSES.NAME", "did you mean VIAL")),

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 
 import pytest
 import torch
@@ -211,6 +212,17 @@ def test_the_guard_waits_for_a_warm_up_from_zero(fastreid_command, config_file, 
     warm_up = ["SOLVER.WARMUP_FACTOR", 0, "SOLVER.WARMUP_ITERS", 2, "SOLVER.MAX_EPOCH", 1]
     assert fastreid_command("train", "--config", config_file, "--output", run, *warm_up).code == 0
     assert [line["iteration"] for line in metrics(run) if "changed_weights" in line] == [1]
+
+
+def test_a_warm_up_counted_in_epochs(fastreid_command, config_file, tmp_path):
+    run, warm_up = tmp_path / "run", ["SOLVER.WARMUP_FACTOR", 0.5, "SOLVER.WARMUP_EPOCHS", 1, "SOLVER.MAX_EPOCH", 2]
+    overrides = ["SOLVER.BASE_LR", 0.001, "SOLVER.STEPS", "[30]", "SOLVER.LOG_PERIOD", 1]
+    assert fastreid_command("train", "--config", config_file, "--output", run, *warm_up, *overrides).code == 0
+    rates = [line["lr"] for line in metrics(run) if "lr" in line]
+    half = len(rates) // 2  # as many iterations in both epochs
+    assert rates[0] < 0.001
+    assert rates[:half] == sorted(rates[:half])
+    assert all(math.isclose(rate, 0.001, rel_tol=1e-4) for rate in rates[half:])
 
 
 def test_expected_results_are_verified(fastreid_command, config_file, tmp_path):

@@ -77,12 +77,13 @@ def _check_numbers(cfg) -> None:
     for key, value in positive.items():
         if value < 1:
             raise InputError(f"{key} is {value}, but must be 1 or more")
-    for key, value in (
-        ("TEST.EVAL_PERIOD", cfg.TEST.EVAL_PERIOD),
-        ("SOLVER.CHECKPOINT_PERIOD", cfg.SOLVER.CHECKPOINT_PERIOD),
+    for key, value, zero in (
+        ("TEST.EVAL_PERIOD", cfg.TEST.EVAL_PERIOD, "the end of training only"),
+        ("SOLVER.CHECKPOINT_PERIOD", cfg.SOLVER.CHECKPOINT_PERIOD, "the end of training only"),
+        ("SOLVER.WARMUP_EPOCHS", cfg.SOLVER.WARMUP_EPOCHS, "SOLVER.WARMUP_ITERS"),
     ):
         if value < 0:
-            raise InputError(f"{key} is {value}; use 0 for the end of training only")
+            raise InputError(f"{key} is {value}; use 0 for {zero}")
 
 
 def _check_model(cfg) -> None:
@@ -141,13 +142,18 @@ def _check_identities(sampler: str, identities: int, batch: int, world_size: int
         )
 
 
+def warmup_iterations(cfg, iterations_per_epoch: int) -> int:
+    """Return for how many iterations the learning rate warms up, whichever key says it."""
+    return cfg.SOLVER.WARMUP_EPOCHS * iterations_per_epoch or cfg.SOLVER.WARMUP_ITERS
+
+
 def _check_schedule(cfg, iterations_per_epoch: int) -> None:
-    solver = cfg.SOLVER
-    waiting = max(math.ceil(solver.WARMUP_ITERS / iterations_per_epoch), solver.DELAY_EPOCHS)
+    solver, warmup = cfg.SOLVER, warmup_iterations(cfg, iterations_per_epoch)
+    waiting = max(math.ceil(warmup / iterations_per_epoch), solver.DELAY_EPOCHS)
     if solver.SCHED == "CosineAnnealingLR" and waiting >= solver.MAX_EPOCH:
         raise InputError(
-            f"the cosine schedule has no epoch left: SOLVER.MAX_EPOCH is {solver.MAX_EPOCH}, but WARMUP_ITERS "
-            f"{solver.WARMUP_ITERS} at {iterations_per_epoch} iterations an epoch and DELAY_EPOCHS "
+            f"the cosine schedule has no epoch left: SOLVER.MAX_EPOCH is {solver.MAX_EPOCH}, but a warm-up of "
+            f"{warmup} iterations at {iterations_per_epoch} an epoch (WARMUP_ITERS, WARMUP_EPOCHS) and DELAY_EPOCHS "
             f"{solver.DELAY_EPOCHS} take {waiting}"
         )
 

@@ -36,6 +36,11 @@ KEYS = (
     Key("DATASETS.OWN.AERIAL_CAMERAS", [], "Datasets `folder` and `csv`: cameras in the air, if no view is given."),
     Key("INPUT.PIPELINE", [], "Transforms by name in order, `host` for the host's own; empty: the host's own alone."),
     Key("SOLVER.AMP.ON_CPU", False, "Run mixed precision on a CPU too, where it is usually many times slower."),
+    Key(
+        "SOLVER.WARMUP_EPOCHS",
+        0,
+        "Epochs of warm-up, instead of SOLVER.WARMUP_ITERS; 0: as many iterations as that says.",
+    ),
     Key("SOLVER.LOG_PERIOD", 20, "Iterations between two lines of progress in logs, metrics.json and TensorBoard."),
     Key("SOLVER.LEARNING_GUARD", True, "Stop after the first optimizer step if it changed no weight."),
     Key(

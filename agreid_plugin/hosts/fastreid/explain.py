@@ -68,7 +68,7 @@ def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list
         "test images": _transforms(cfg, is_train=False),
         "training sets": [*training, ("sampler", _sampler(cfg)), *_refused(cfg, items)],
         "test sets": [*_test_sets(cfg), ("compared by", _comparison(cfg)), ("views", _views(model))],
-        "optimizer": [(cfg.SOLVER.OPT, _schedule(cfg.SOLVER, len(items) // cfg.SOLVER.IMS_PER_BATCH))],
+        "optimizer": [(cfg.SOLVER.OPT, _schedule(cfg, len(items) // cfg.SOLVER.IMS_PER_BATCH))],
         "parameters, and operations for one test image": _sizes(model, operations, classes),
     }
 
@@ -243,14 +243,16 @@ def _views(model: nn.Module) -> str:
     return told.get(source, source) or "not needed at test time"
 
 
-def _schedule(solver, iterations: int) -> str:
+def _schedule(cfg, iterations: int) -> str:
+    solver, warmup = cfg.SOLVER, checks.warmup_iterations(cfg, iterations)
     steps = f" at {', '.join(map(str, solver.STEPS))}" if solver.SCHED == "MultiStepLR" else ""
-    warmup = f"{solver.WARMUP_ITERS} iterations from {solver.BASE_LR * solver.WARMUP_FACTOR:g}"
+    epochs = solver.WARMUP_EPOCHS
+    long = f"{epochs} epoch{'s' * (epochs > 1)}" if epochs else f"{warmup} iterations"
     extras = {"mixed precision": solver.AMP, "gradients clipped": solver.CLIP_GRADIENTS}
     told = [
         f"{solver.MAX_EPOCH} epochs{f' of {iterations} iterations' if iterations else ''}",
-        f"lr {solver.BASE_LR:g} to {_last_rate(solver, iterations):g} ({solver.SCHED}{steps})",
-        f"warm-up {warmup}" if solver.WARMUP_ITERS else "no warm-up",
+        f"lr {solver.BASE_LR:g} to {_last_rate(cfg, iterations):g} ({solver.SCHED}{steps})",
+        f"warm-up {long} from {solver.BASE_LR * solver.WARMUP_FACTOR:g}" if warmup else "no warm-up",
         f"weight decay {solver.WEIGHT_DECAY:g}, of norms {solver.WEIGHT_DECAY_NORM:g}",
         f"of biases {solver.WEIGHT_DECAY_BIAS:g}",
         *(name for name, node in extras.items() if node.ENABLED),
@@ -258,9 +260,10 @@ def _schedule(solver, iterations: int) -> str:
     return ", ".join(told)
 
 
-def _last_rate(solver, iterations: int) -> float:
+def _last_rate(cfg, iterations: int) -> float:
     """Return the learning rate of the last epoch; without a known number of iterations warm-up takes one epoch."""
-    warm = math.ceil(solver.WARMUP_ITERS / (iterations or solver.WARMUP_ITERS or 1))  # epochs
+    solver, warmup = cfg.SOLVER, checks.warmup_iterations(cfg, iterations)
+    warm = solver.WARMUP_EPOCHS or math.ceil(warmup / (iterations or warmup or 1))  # epochs
     steps = solver.MAX_EPOCH - max(warm, solver.DELAY_EPOCHS + 1)  # that the schedule takes before the last epoch
     if solver.SCHED == "MultiStepLR":
         return solver.BASE_LR * solver.GAMMA ** sum(step <= steps for step in solver.STEPS)

@@ -31,6 +31,7 @@ class Trainer(DefaultTrainer):
         checks.check_best_metric(cfg, self.test_sets)
         self.best_metric = -1.0
         super().__init__(cfg)
+        self.warmup_iters = checks.warmup_iterations(cfg, self.iters_per_epoch)
         checks.check_training_views(self.model, self._trainer.data_loader.dataset)
         for test_set in self.test_sets:
             checks.check_test_views(self.model, test_set)
@@ -51,6 +52,14 @@ class Trainer(DefaultTrainer):
         model = super().build_model(cfg)
         checks.check_feature_width(cfg, model)
         return model
+
+    @classmethod
+    def build_lr_scheduler(cls, cfg, optimizer, iters_per_epoch):
+        """Build the schedule, its warm-up counted in epochs where `SOLVER.WARMUP_EPOCHS` says so."""
+        cfg = cfg.clone()
+        cfg.defrost()
+        cfg.SOLVER.WARMUP_ITERS = checks.warmup_iterations(cfg, iters_per_epoch)
+        return super().build_lr_scheduler(cfg, optimizer, iters_per_epoch)
 
     @classmethod
     def build_evaluator(cls, cfg, test_set: TestSet):
