@@ -39,7 +39,7 @@ KEYS = (
     Key(
         "SOLVER.WARMUP_EPOCHS",
         0,
-        "Epochs of warm-up, instead of SOLVER.WARMUP_ITERS; 0: as many iterations as that says.",
+        "Epochs of warm-up; 0: the iterations that SOLVER.WARMUP_ITERS says.",
     ),
     Key("SOLVER.LOG_PERIOD", 20, "Iterations between two lines of progress in logs, metrics.json and TensorBoard."),
     Key("SOLVER.LEARNING_GUARD", True, "Stop after the first optimizer step if it changed no weight."),

@@ -20,7 +20,7 @@ from agreid_plugin.hosts.fastreid.losses import build_objectives
 from agreid_plugin.methods import vdt, visa
 from agreid_plugin.methods.visa import ViSABackbone
 from agreid_plugin.nn.decoupled import DecoupledEncoder
-from agreid_plugin.types import VIEW_SOURCES, View
+from agreid_plugin.types import VIEW_SOURCES, Batch, View
 
 KEYS = (
     Key("MODEL.VIEW", "given", "Where the view of a test image comes from, if the method needs it: given | predicted."),
@@ -46,13 +46,20 @@ class HostMethod:
 
     def forward(self, inputs: dict[str, Any] | Tensor) -> dict[str, Tensor] | Tensor:
         """Return the losses in training, the features otherwise."""
-        batch = from_host(inputs if isinstance(inputs, dict) else {"images": inputs})
-        batch = batch.with_(images=(batch.images - self.pixel_mean) / self.pixel_std)
         if not self.training:
-            return self.embed(super().forward(batch.only(self.inference_inputs)))
+            return self.embed(self.infer(inputs))
+        batch = self._normalized(inputs)
         outputs = super().forward(batch)
         log_accuracy(outputs.identity.logits.detach(), batch.pids)
         return self.losses(outputs, batch)
+
+    def infer(self, inputs: dict[str, Any] | Tensor) -> Any:
+        """Return the outputs for test images, made of no more than the method may see of them."""
+        return super().forward(self._normalized(inputs).only(self.inference_inputs))
+
+    def _normalized(self, inputs: dict[str, Any] | Tensor) -> Batch:
+        batch = from_host(inputs if isinstance(inputs, dict) else {"images": inputs})
+        return batch.with_(images=(batch.images - self.pixel_mean) / self.pixel_std)
 
 
 @META_ARCH_REGISTRY.register()
