@@ -15,7 +15,11 @@ import torch
 from torch import Tensor, nn
 
 UNKNOWN = -1
-"""Label of a view, camera or attribute nobody knows, in records and in batches."""
+"""Label of a view, platform, camera or attribute nobody knows, in records and in batches."""
+
+
+PLATFORMS = ("uav", "cctv", "wearable")
+"""What carries a camera; a batch has the place in this list."""
 
 
 VIEW_SOURCES = ("given", "predicted")
@@ -38,7 +42,7 @@ class Record:
         pid: the identity, unique within its dataset.
         camera: the camera's number in the dataset, `UNKNOWN` without one.
         view: aerial or ground, None when nobody knows.
-        platform: what carries the camera: `uav`, `cctv`, `wearable` or empty.
+        platform: what carries the camera, one of `PLATFORMS`, a word of the user's own, or empty.
         split: `train`, `val`, `query`, `gallery`; text sets have `test` instead of the last two.
         attributes: name -> value, for example `{"hair": "long"}`; unknown ones are left out.
         captions: sentences describing the person.
@@ -56,6 +60,11 @@ class Record:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+def platform_label(platform: str) -> int:
+    """Return a platform's place in `PLATFORMS`, `UNKNOWN` for any other word; case does not matter."""
+    return PLATFORMS.index(platform.lower()) if platform.lower() in PLATFORMS else UNKNOWN
+
+
 @dataclass(frozen=True)
 class Batch:
     """Images and what is known of them; what nobody gave is None, what one image lacks is `UNKNOWN`."""
@@ -63,6 +72,7 @@ class Batch:
     images: Tensor | None = None  # (B, 3, H, W)
     pids: Tensor | None = None  # (B,)
     views: Tensor | None = None  # (B,) View or UNKNOWN
+    platforms: Tensor | None = None  # (B,) place in PLATFORMS or UNKNOWN
     cameras: Tensor | None = None  # (B,)
     attributes: Tensor | None = None  # (B, M) value index or UNKNOWN
     tokens: Tensor | None = None  # (B, L)
@@ -103,6 +113,15 @@ class HeadOutputs:
     features: Tensor  # (B, D) that distances are learned on
     embedding: Tensor  # (B, D) that images are compared by
     logits: Tensor | None = None  # (B, C) of the classes
+
+
+@dataclass(frozen=True)
+class AttributeGuess:
+    """What a model takes an image's attribute for, and how sure it is, from 0 to 1."""
+
+    name: str
+    value: str
+    confidence: float
 
 
 class ReIDMethod(nn.Module, ABC):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from agreid_plugin.errors import InputError, did_you_mean, unknown
-from agreid_plugin.types import UNKNOWN, Batch, Record, View
+from agreid_plugin.types import PLATFORMS, UNKNOWN, Batch, Record, View, platform_label
 
 
 def batch() -> Batch:
@@ -16,6 +16,11 @@ def batch() -> Batch:
 
 def test_views_have_one_encoding():
     assert (int(View.AERIAL), int(View.GROUND)) == (0, 1)
+
+
+def test_platforms_have_one_encoding():
+    assert PLATFORMS == ("uav", "cctv", "wearable")
+    assert [platform_label(word) for word in ("uav", "CCTV", "wearable", "", "bicycle")] == [0, 1, 2, UNKNOWN, UNKNOWN]
 
 
 def test_record_is_frozen():

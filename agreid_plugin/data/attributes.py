@@ -41,6 +41,13 @@ CP2108_APPEARANCE: tuple[str, ...] = (
     *("Lower Color", "Lower Style", "Pose", "Upper Clothing", "Upper Color", "Upper Style"),
 )
 
+# All of CP2108's 22 by what they describe.
+CP2108_KINDS: dict[str, tuple[str, ...]] = {
+    "biological": ("Age", "Beard", "Ethnicity", "Gender", "Hair Color", "Hair Style", "Height", "Volume"),
+    "appearance": CP2108_APPEARANCE,
+    "environment": ("Illumination", "View"),
+}
+
 QUT_YES = 2  # in the .mat file 1 is no and 2 is yes
 
 
@@ -118,14 +125,18 @@ def read_qut_mat(path: str | Path) -> dict[int, dict[str, str]]:
         The identity's number, as the parsers make it from file names, -> attribute -> value.
     """
     people: dict[int, dict[str, str]] = {}
+    told = False
     for columns in _qut_structs(Path(path)):
-        pids = [_qut_pid(value) for value in np.atleast_1d(columns["image_index"])]
+        pids = [_qut_pid(path, value) for value in np.atleast_1d(columns["image_index"])]
         for pid in pids:
             people.setdefault(pid, {})
         for group, values in QUT_GROUPS.items():
-            positive = np.stack([_qut_column(path, columns, group, value) == QUT_YES for value in values], axis=1)
+            positive = np.stack([_qut_column(path, columns, group + value, len(pids)) for value in values], axis=1)
+            told |= bool(positive.any())
             for pid, row in zip(pids, positive, strict=True):
                 people[pid].update(_qut_value(path, pid, group, row))
+    if not told:
+        raise InputError(f"{path}: no field says yes of anybody; write 1 for no and {QUT_YES} for yes")
     return people
 
 
@@ -137,22 +148,37 @@ def _qut_structs(path: Path) -> list[dict[str, np.ndarray]]:
     halves = content.get("qut_attribute")
     if not isinstance(halves, dict) or not {"train", "test"} & halves.keys():
         raise InputError(f"{path}: expected a struct qut_attribute with train and test, found {sorted(content)}")
+    for half, fields in halves.items():
+        if not isinstance(fields, dict):
+            raise InputError(f"{path}: qut_attribute.{half} is no struct with a field for each attribute and value")
     structs = [{name.lower(): column for name, column in half.items()} for half in halves.values()]
     if not all("image_index" in columns for columns in structs):
         raise InputError(f"{path}: a struct of qut_attribute lacks the field image_index, the identities")
     return structs
 
 
-def _qut_pid(value: object) -> int:
+def _qut_pid(path: str | Path, value: object) -> int:
     # Numbers arrive as doubles, texts either as digits or as P0001T04041A0.
-    return int("".join(filter(str.isdigit, value))) if isinstance(value, str) else int(value)
+    try:
+        return int("".join(filter(str.isdigit, value))) if isinstance(value, str) else int(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{path}: image_index {value!r} is no identity; it should be like P0001T04041A0") from None
 
 
-def _qut_column(path: str | Path, columns: Mapping[str, np.ndarray], group: str, value: str) -> np.ndarray:
-    field = group + value
+def _qut_column(path: str | Path, columns: Mapping[str, np.ndarray], field: str, identities: int) -> np.ndarray:
+    """Return of which identities a field says yes: (identities,)."""
     if field not in columns:
         raise InputError(f"{path}: attribute field {field!r} missing{did_you_mean(field, columns)}")
-    return np.atleast_1d(columns[field]).astype(int)
+    try:
+        column = np.atleast_1d(columns[field]).astype(float)
+    except (TypeError, ValueError):
+        raise InputError(f"{path}: field {field!r} holds other than numbers; write 1 for no, 2 for yes") from None
+    if column.shape != (identities,):
+        raise InputError(
+            f"{path}: field {field!r} has {column.size} values for the {identities} identities of image_index; it "
+            "needs one for each"
+        )
+    return column == QUT_YES
 
 
 def _qut_value(path: str | Path, pid: int, group: str, positive: np.ndarray) -> dict[str, str]:

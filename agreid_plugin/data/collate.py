@@ -20,6 +20,7 @@ class Sample:
         pid: the identity's label.
         camera: the camera's label, or `UNKNOWN`.
         view: a `View`, or `UNKNOWN`.
+        platform: what carries the camera, as its place in `PLATFORMS`, or `UNKNOWN`.
         attributes: (M,) value indices, `UNKNOWN` where not known.
         tokens: (L,) the tokens of a caption.
         path: the image file.
@@ -29,6 +30,7 @@ class Sample:
     pid: int
     camera: int = UNKNOWN
     view: int = UNKNOWN
+    platform: int = UNKNOWN
     attributes: Sequence[int] | None = None
     tokens: Tensor | None = None
     path: str = ""
@@ -43,6 +45,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
         pids=torch.tensor([int(sample.pid) for sample in samples]),
         cameras=torch.tensor([int(sample.camera) for sample in samples]),
         views=torch.tensor([int(sample.view) for sample in samples]),
+        platforms=torch.tensor([int(sample.platform) for sample in samples]),
         attributes=None if _absent(attributes, samples, "attributes") else torch.tensor(attributes),
         tokens=None if _absent(tokens, samples, "tokens") else torch.stack(tokens),
         paths=tuple(sample.path for sample in samples),

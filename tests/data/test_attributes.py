@@ -3,7 +3,7 @@ import pytest
 import scipy.io
 from trees import write_mat
 
-from agreid_plugin.data.attributes import CP2108_APPEARANCE, QUT_GROUPS, AttributeSchema, read_qut_mat
+from agreid_plugin.data.attributes import CP2108_APPEARANCE, CP2108_KINDS, QUT_GROUPS, AttributeSchema, read_qut_mat
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, Record
 
@@ -19,6 +19,15 @@ def test_qut_has_15_groups_and_88_values():
 def test_cp2108_has_12_appearance_attributes_sorted():
     assert len(set(CP2108_APPEARANCE)) == 12
     assert list(CP2108_APPEARANCE) == sorted(CP2108_APPEARANCE)
+
+
+def test_cp2108_has_22_attributes_of_three_kinds():
+    assert {kind: len(names) for kind, names in CP2108_KINDS.items()} == {
+        "biological": 8,
+        "appearance": 12,
+        "environment": 2,
+    }
+    assert len({name for names in CP2108_KINDS.values() for name in names}) == 22
 
 
 def test_encode_and_decode_by_hand():
@@ -85,3 +94,53 @@ def test_bad_mat_files(tmp_path):
     scipy.io.savemat(tmp_path / "half.mat", {"qut_attribute": {"train": {"image_index": [1], "gendermal": [2]}}})
     with pytest.raises(InputError, match=r"'gendermale' missing \(did you mean gendermal\?\)"):
         read_qut_mat(tmp_path / "half.mat")
+
+
+def damaged(path, change) -> str:
+    """Return what is said of a good file in which `change` altered the fields of the training half."""
+    write_mat(path, {7: {"bag": "normal"}, 8: {"bag": "hand"}}, {9: {"age": "old"}})
+    halves = scipy.io.loadmat(path, simplify_cells=True)["qut_attribute"]
+    change(halves)
+    scipy.io.savemat(path, {"qut_attribute": halves})
+    with pytest.raises(InputError) as error:
+        read_qut_mat(path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda halves: halves["train"].update(ageold=np.array([1, 1, 2])),
+            "field 'ageold' has 3 values for the 2 identities of image_index; it needs one for each",
+        ),
+        (
+            lambda halves: halves["train"].update(ageold=np.ones((2, 2))),
+            "field 'ageold' has 4 values for the 2 identities",
+        ),
+        (
+            lambda halves: halves["train"].update(ageold=np.array(["no", "yes"], dtype=object)),
+            "field 'ageold' holds other than numbers; write 1 for no, 2 for yes",
+        ),
+        (
+            lambda halves: halves["train"].update(image_index=np.array(["P0001T04041A0", "none"], dtype=object)),
+            "image_index 'none' is no identity; it should be like P0001T04041A0",
+        ),
+        (lambda halves: halves["train"].pop("image_index"), "lacks the field image_index"),
+        (lambda halves: halves["train"].pop("bagmarket"), "attribute field 'bagmarket' missing"),
+        (lambda halves: halves.update(test=3), "qut_attribute.test is no struct"),
+        (
+            lambda halves: [half.update(zeros_and_ones(half)) for half in halves.values()],
+            "no field says yes of anybody; write 1 for no and 2 for yes",
+        ),
+    ],
+)
+def test_damaged_mat_files_name_the_field(tmp_path, change, words):
+    line = damaged(tmp_path / "a.mat", change)
+    assert line.startswith(f"{tmp_path / 'a.mat'}: ")
+    assert words in line
+
+
+def zeros_and_ones(half: dict) -> dict:
+    return {name: column - 1 for name, column in half.items() if name != "image_index"}

@@ -12,7 +12,7 @@ def sample(pid: int, **values) -> Sample:
 def test_every_field_reaches_the_batch():
     batch = collate(
         [
-            sample(4, camera=2, view=View.GROUND, attributes=(1, UNKNOWN), tokens=torch.tensor([7, 8])),
+            sample(4, camera=2, view=View.GROUND, platform=2, attributes=(1, UNKNOWN), tokens=torch.tensor([7, 8])),
             sample(5, camera=3, attributes=(0, 2), tokens=torch.tensor([9, 0])),
         ]
     )
@@ -20,6 +20,7 @@ def test_every_field_reaches_the_batch():
     assert batch.pids.tolist() == [4, 5]
     assert batch.cameras.tolist() == [2, 3]
     assert batch.views.tolist() == [1, -1]
+    assert batch.platforms.tolist() == [2, -1]
     assert batch.attributes.tolist() == [[1, -1], [0, 2]]
     assert batch.tokens.tolist() == [[7, 8], [9, 0]]
     assert batch.paths == ("4.jpg", "5.jpg")

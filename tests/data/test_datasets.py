@@ -91,6 +91,7 @@ def test_ag_reid_tells_of_stray_wearable_images_and_identities_without_attribute
     assert ("P0009T04041A0C02F1.jpg", 9040410, 2, G) in brief(v1, "train")
     assert any(note.startswith("1 images of camera C2") for note in v1.notes)
     assert "qut_attribute_v4_88_attributes.mat says nothing of 1 identities, first 9040410" in v1.notes
+    assert v1.undescribed == (9040410,)  # unlike 4050501, of which the file knows nothing but that it exists
 
 
 @pytest.mark.parametrize("doubled", [True, False])
@@ -176,6 +177,56 @@ def test_cp2108(tmp_path):
     assert cp.split("query")[0].captions == ()
     assert cp.schema.groups == {"Pose": ("Walking", "Riding"), "Glasses": ("No", "Yes", "Unknown")}
     assert cp.schema.encode(day) == (0, -1)
+
+
+def test_cp2108_attributes_of_the_image(tmp_path):
+    cp = load("CP2108", trees.cp2108(tmp_path), attribute_level="image")
+    day, night = cp.split("train")
+    assert (day.attributes, night.attributes) == ({"Pose": "Walking"}, {"Pose": "Riding", "Glasses": "No"})
+    by_name = {r.path.rsplit("/", 1)[1]: r.attributes for r in cp.split("query", "gallery")}
+    assert by_name["5_24_0_1_0002.jpg"] == {"Pose": "Riding", "Glasses": "No"}  # its own, the only one of identity 5
+    assert by_name["5_2_1_1_0001.jpg"] == by_name["5_24_0_1_0002.jpg"]
+    assert by_name["6_3_1_1_0001.jpg"] == {}
+    assert "4 images have no attributes of their own view and time: their identity's are taken" in cp.notes
+
+
+@pytest.mark.parametrize("level", ["identity", "image"])
+def test_cp2108_identities_that_the_attribute_file_lacks(tmp_path, level):
+    cp = load("CP2108", trees.cp2108(tmp_path), attribute_level=level)
+    assert cp.undescribed == (6, 7)
+    assert "attributes_labeled_qwen.json says nothing of 2 identities, first 6" in cp.notes
+
+
+def test_cp2108_without_the_values(tmp_path):
+    root = trees.cp2108(tmp_path)
+    (root / "attr_translation_idx.json").unlink()
+    cp = load("CP2108", root)
+    assert "attr_translation_idx.json not found: attributes have the values that occur, sorted" in cp.notes
+    assert cp.schema.groups == {"Glasses": ("No",), "Pose": ("Riding", "Walking")}
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "platforms"),
+    [
+        ("CARGO", trees.cargo, {(A, "uav"), (G, "cctv")}),
+        ("AG-ReID", trees.ag_reid, {(A, "uav"), (G, "cctv")}),
+        ("AG-ReID.v2", trees.ag_reid_v2, {(A, "uav"), (G, "cctv"), (G, "wearable")}),
+        ("LAGPeR", trees.lagper, {(A, "uav"), (G, "cctv")}),
+        ("G2APS-ReID", trees.g2aps, {(A, "uav"), (G, "cctv")}),
+        ("CP2108", trees.cp2108, {(A, "uav"), (G, "cctv")}),
+    ],
+)
+def test_every_camera_is_carried_by_something(tmp_path, name, make, platforms):
+    assert {(r.view, r.platform) for r in load(name, make(tmp_path)).records} == platforms
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("CARGO", trees.cargo), ("LAGPeR", trees.lagper), ("G2APS-ReID", trees.g2aps)]
+)
+def test_sets_without_attributes_have_no_schema(tmp_path, name, make):
+    dataset = load(name, make(tmp_path))
+    assert len(dataset.schema) == 0
+    assert dataset.undescribed == ()
 
 
 def test_cp2108_other_version_without_json(tmp_path):

@@ -97,6 +97,7 @@ def test_cp2108_empty_list_and_missing_image(tmp_path):
     trees.write_text(root / "split_v100/query_v100.txt", "\n")
     assert "CP2108: query is empty" in complaint("CP2108", root)
     assert "no split_v7 under" in complaint("CP2108", root, version=7)
+    assert "attribute_level 'imag' unknown (did you mean image?)" in complaint("CP2108", root, attribute_level="imag")
 
 
 @pytest.mark.parametrize(
@@ -105,8 +106,25 @@ def test_cp2108_empty_list_and_missing_image(tmp_path):
         ("attributes_labeled_qwen.json", {"1-0-1": {}}, ["key '1-0-1' is not like 12_0_1"]),
         ("attributes_labeled_qwen.json", {"1_0_1": "tall"}, ["'1_0_1' is a str, expected a dict"]),
         ("attributes_labeled_qwen.json", [], ["expected a dict, found a list"]),
-        ("attributes_labeled_qwen.json", {"1_0_1": {"Pose": "Ridin"}}, ["identity 1", "'Pose'", "did you mean Riding"]),
-        ("attr_translation_idx.json", {"Pose": ["Riding"]}, ["expected attribute -> value -> index"]),
+        (
+            "attributes_labeled_qwen.json",
+            {"1_0_1": {"Pose": "Ridin"}},
+            ["identity 1, entry 1_0_1: value of 'Pose' 'Ridin' unknown (did you mean Riding?); known: Riding, Walking"],
+        ),
+        ("attributes_labeled_qwen.json", {"1_0_1": {}, "1_1_0": {"Pose": "Ridin"}}, ["identity 1, entry 1_1_0: "]),
+        (
+            "attributes_labeled_qwen.json",
+            {"1_0_1": {"Posse": "Riding"}},
+            ["identity 1, entry 1_0_1: attribute 'Posse' unknown (did you mean Pose?); known: Glasses, Pose"],
+        ),
+        (
+            "attributes_labeled_qwen.json",
+            {"1_0_1": {"Pose": None}},
+            ["""identity 1, entry 1_0_1: 'Pose' is None, expected text; write "Unknown" if nobody knows"""],
+        ),
+        ("attr_translation_idx.json", {"Pose": ["Riding"]}, ["'Pose': expected attribute -> value -> index"]),
+        ("attr_translation_idx.json", {"Pose": {"Riding": "0"}}, ["'Pose': expected attribute -> value -> index"]),
+        ("attr_translation_idx.json", {"Pose": {"Riding": 0, "Walking": 0}}, ["each index a number of its own"]),
         ("attribute_captions_doubao.json", {"1_0_1": 3}, ["'1_0_1' is a int, expected a str"]),
     ],
 )

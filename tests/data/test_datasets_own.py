@@ -66,6 +66,23 @@ def test_csv_with_everything(tmp_path):
         assert (second.captions, second.tags, second.attributes) == ((), {}, {})
 
 
+def test_csv_attributes_are_the_images_own_and_unknown_ones_are_left_out(tmp_path):
+    trees.write_images(tmp_path, ["1.jpg", "2.jpg", "3.jpg"])
+    table = "path,pid,hair,bag\n1.jpg,1,long,none\n2.jpg,1,short,Unknown\n3.jpg,2,,none\n"
+    trees.write_text(tmp_path / "t.csv", table)
+    own = load("csv", tmp_path)
+    assert [r.attributes for r in own.records] == [{"hair": "long", "bag": "none"}, {"hair": "short"}, {"bag": "none"}]
+    assert own.schema.groups == {"bag": ("none",), "hair": ("long", "short")}
+    assert own.undescribed == ()
+
+
+def test_csv_tells_what_carries_the_camera(tmp_path):
+    trees.write_images(tmp_path, ["1.jpg", "2.jpg", "3.jpg", "4.jpg"])
+    table = "path,pid,view,platform\n1.jpg,1,Wearable,\n2.jpg,1,ground,cctv\n3.jpg,1,drone,\n4.jpg,1,uav,kite\n"
+    trees.write_text(tmp_path / "t.csv", table)
+    assert [r.platform for r in load("csv", tmp_path).records] == ["wearable", "cctv", "", "kite"]
+
+
 def test_csv_with_the_least(tmp_path):
     trees.write_images(tmp_path / "pictures", ["x.jpg", "y.jpg"])
     trees.write_text(tmp_path / "t.csv", "pid;path\nzoe;x.jpg\nadam;y.jpg\n")

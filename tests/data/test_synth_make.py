@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from agreid_plugin.data.attributes import QUT_GROUPS
+from agreid_plugin.data.attributes import CP2108_KINDS, QUT_GROUPS
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.synth import LAYOUTS, contact_sheet, make, make_agsynth
-from agreid_plugin.data.synth.labels import qut_labels
+from agreid_plugin.data.synth.labels import cp2108_labels, qut_labels
 from agreid_plugin.data.synth.people import sample_person
 from agreid_plugin.data.synth.plan import plan
 from agreid_plugin.errors import InputError
-from agreid_plugin.types import View
+from agreid_plugin.types import UNKNOWN, View
 
 SMALL = {"ids": 4, "images_per_id": 8, "size": (32, 16), "progress": False}
 NAMES = {"cargo": "CARGO", "ag-reid-v2": "AG-ReID.v2", "cp2108": "CP2108", "tag-pedes": "TAG-PEDES"}
@@ -138,6 +138,40 @@ def test_cp2108_read_back(made):
     for query in (r for r in data.records if r.split == "query" and r.pid == 4):
         gallery = [r for r in data.records if r.split == "gallery" and r.pid == 4]
         assert any(r.tags["time"] != query.tags["time"] for r in gallery)
+
+
+def test_cp2108_labels_are_the_peoples_and_their_values_are_listed(made):
+    folder = made / "CP2108"
+    values = json.loads((folder / "attr_translation_idx.json").read_text())
+    entries = json.loads((folder / "attributes_labeled_qwen.json").read_text())
+    assert set(values) == {name for names in CP2108_KINDS.values() for name in names}
+    assert all(list(indices.values()) == list(range(len(indices))) for indices in values.values())
+    for key, told in entries.items():
+        pid, _, time = map(int, key.split("_"))
+        assert set(told) == set(values)
+        assert all(value in values[name] for name, value in told.items())
+        seen = {name: told[name] for name in ("Pose", "View")}
+        light = "Normal_Light" if time else "Low_Light"
+        assert told == cp2108_labels(sample_person(0, pid).attributes, seen["Pose"], seen["View"], light)
+
+
+def test_cp2108_attributes_of_the_image_are_those_of_its_view_and_time(made):
+    entries = json.loads((made / "CP2108" / "attributes_labeled_qwen.json").read_text())
+    records = load("CP2108", made, attribute_level="image").records
+    for record in records:
+        told = entries[f"{record.pid}_{int(record.view == View.AERIAL)}_{record.tags['time']}"]
+        assert record.attributes == {name: value for name, value in told.items() if value != "Unknown"}
+    assert {r.attributes["Illumination"] for r in records} == {"Normal_Light", "Low_Light"}
+    assert {r.attributes["Illumination"] for r in load("CP2108", made).records} == {"Normal_Light"}
+
+
+@pytest.mark.parametrize(("layout", "sizes"), [("ag-reid-v2", 88), ("cp2108", 121)])
+def test_most_attributes_of_most_people_are_known(made, layout, sizes):
+    data = load(NAMES[layout], made)
+    labels = [label for record in data.records for label in data.schema.encode(record)]
+    assert sum(data.schema.sizes) == sizes
+    assert sum(label != UNKNOWN for label in labels) > 0.85 * len(labels)
+    assert data.undescribed == ()
 
 
 def test_tag_pedes_read_back(made):

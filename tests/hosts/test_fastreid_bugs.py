@@ -117,7 +117,7 @@ def test_unreadable_image_is_named(train, market_copy, workers, damage):
         (["SOLVER.IMS_PER_BATCH", 200], ["has 48 images, less than one batch", "200"]),
         (
             ["SOLVER.SCHED", "CosineAnnealingLR", "SOLVER.WARMUP_ITERS", 6],
-            ["cosine", "MAX_EPOCH is 2", "WARMUP_ITERS 6"],
+            ["cosine", "MAX_EPOCH is 2", "a warm-up of 6 iterations"],
         ),
         (["SOLVER.IMS_PER_BATCH", 0], ["SOLVER.IMS_PER_BATCH is 0"]),
         (["MODEL.META_ARCHITECTURE", "Distiller"], ["Distiller has no teacher"]),

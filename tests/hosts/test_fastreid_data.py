@@ -29,7 +29,7 @@ from agreid_plugin.hosts.fastreid.adapter import from_host, host_collate, to_hos
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.data import ReIDDataset, build_test_loader, build_train_loader
 from agreid_plugin.hosts.fastreid.datasets import RecordItem, host_name
-from agreid_plugin.types import UNKNOWN, View
+from agreid_plugin.types import PLATFORMS, UNKNOWN, View
 
 IDS, IMAGES = 80, 8
 
@@ -116,6 +116,9 @@ def test_views_cameras_and_paths_reach_the_model(synth_config):
     by_path = {item[0]: item.record for item in loader.dataset.img_items}
     assert batch["images"].shape == (16, 3, 64, 32)
     assert [View(view) for view in batch["views"].tolist()] == [by_path[path].view for path in batch["img_paths"]]
+    carriers = [PLATFORMS[place] for place in batch["platforms"].tolist()]
+    assert carriers == [by_path[path].platform for path in batch["img_paths"]]
+    assert set(carriers) == {"uav", "cctv"}
     cameras = {loader.dataset.cam_dict[f"CARGO_{by_path[p].camera}"] for p in batch["img_paths"]}
     assert cameras == set(batch["camids"].tolist())
     assert "attributes" not in batch  # CARGO's layout has none
@@ -131,7 +134,7 @@ def test_attributes_are_there_in_training_and_not_at_test(synth_config):
     for path, labels in zip(batch["img_paths"], batch["attributes"].tolist(), strict=True):
         assert schema.encode(records[path].attributes) == tuple(labels)
     test_loader = build_test_loader(cfg, [item.record for item in loader.dataset.img_items])
-    assert set(next(iter(test_loader))) == {"images", "targets", "camids", "views", "img_paths"}
+    assert set(next(iter(test_loader))) == {"images", "targets", "camids", "views", "platforms", "img_paths"}
 
 
 def test_tokens_of_captions_flow_through(agsynth):
@@ -155,6 +158,7 @@ def test_training_on_ours_and_the_hosts_together(synth_config, agsynth, market):
     assert loader.dataset.num_classes == IDS // 2 + 8
     views = {(item[1].split("_")[0], loader.dataset[index].view) for index, item in enumerate(loader.dataset.img_items)}
     assert views == {("CARGO", View.AERIAL), ("CARGO", View.GROUND), ("market1501", UNKNOWN)}
+    assert loader.dataset[len(loader.dataset) - 1].platform == UNKNOWN
     assert len(next(iter(loader))["views"]) == 16
 
 

@@ -122,6 +122,8 @@ class Dataset:
         skipped: images left out because of their names.
         lists: list file -> the two sides of the protocol it defines.
         groups: attribute -> values in the dataset's own order, empty if it does not define one.
+        attribute_file: the file that tells the attributes of identities, empty without one.
+        undescribed: identities of which that file says nothing.
     """
 
     name: str
@@ -131,6 +133,8 @@ class Dataset:
     skipped: tuple[str, ...] = ()
     lists: Mapping[str, Sides] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    attribute_file: str = ""
+    undescribed: tuple[int, ...] = ()
 
     def split(self, *names: str) -> list[Record]:
         """Return the records of these splits, in order."""
@@ -181,5 +185,13 @@ def load(name: str, root: str | Path, *, skip_bad_names: bool = False, **options
     if tree.skipped:
         tree.note(f"{len(tree.skipped)} images left out because of their names, first {tree.skipped[0]}")
     return Dataset(
-        name, str(root), tuple(records), tuple(tree.notes), tuple(tree.skipped), dict(tree.lists), dict(tree.groups)
+        name,
+        str(root),
+        tuple(records),
+        tuple(tree.notes),
+        tuple(tree.skipped),
+        dict(tree.lists),
+        dict(tree.groups),
+        tree.attribute_file,
+        tree.undescribed,
     )

@@ -64,7 +64,5 @@ def with_attributes(tree: Tree, records: list[Record], file: str) -> list[Record
         return records
     people = read_qut_mat(path)
     tree.groups = QUT_GROUPS
-    missing = {record.pid for record in records} - people.keys()
-    if missing:
-        tree.note(f"{file} says nothing of {len(missing)} identities, first {min(missing)}")
+    tree.note_undescribed(path, records, people)
     return [replace(record, attributes=people.get(record.pid, {})) for record in records]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.datasets.files import read_json
@@ -19,6 +19,8 @@ ATTRIBUTES = "attributes_labeled_qwen.json"
 VALUES = "attr_translation_idx.json"
 CAPTIONS = "attribute_captions_doubao.json"
 
+LEVELS = ("identity", "image")
+T = TypeVar("T")
 Key = tuple[int, int, int]  # pid, view (0 ground, 1 aerial: the file's own numbers), time
 
 
@@ -33,43 +35,63 @@ GRAMMAR = Grammar(
 )
 
 
-def parse(tree: Tree, version: int = 100) -> list[Record]:
-    """Read CP2108's split lists of one version, and attributes and captions if their files are there."""
+def parse(tree: Tree, version: int = 100, attribute_level: str = "identity") -> list[Record]:
+    """Read CP2108's split lists of one version, and attributes and captions if their files are there.
+
+    Args:
+        tree: the folder.
+        version: which of the split lists.
+        attribute_level: whose attributes an image has: those of its `identity`, seen from the ground by day, as in
+            SVPR-ReID; or, with `image`, those of its own view and time, and the identity's where the file lacks them.
+    """
+    if attribute_level not in LEVELS:
+        raise unknown(f"{tree.name}: attribute_level", attribute_level, LEVELS)
     lists = tree.need(f"split_v{version}")
     images = tree.need(f"images_v{version}" if version >= 100 else "images")
     records = []
     for split in ("train", "query", "gallery"):
         records += _read_split(tree, split, lists / f"{split}_v{version}.txt", images)
-    return _with_captions(tree, _with_attributes(tree, records))
+    return _with_captions(tree, _with_attributes(tree, records, attribute_level))
 
 
-def read_cp2108(labels: Path, values: Path | None = None) -> dict[int, dict[str, str]]:
-    """Read CP2108's attributes of identities.
+def read_cp2108(labels: Path, values: Path | None = None) -> dict[Key, dict[str, str]]:
+    """Read CP2108's attributes.
 
     Args:
         labels: `attributes_labeled_qwen.json`, {"pid_view_time": {attribute: value}}.
         values: `attr_translation_idx.json`, {attribute: {value: index}}; with it, other values are refused.
 
     Returns:
-        pid -> attribute -> value. What was seen from the ground by day (time 1) goes first, as in SVPR-ReID; an
-        identity without it takes its next entry. Unknown values are left out.
+        (pid, view, time) -> attribute -> value. Unknown values are left out.
     """
-    groups = read_values(values) if values else {}
-    people: dict[int, dict[str, str]] = {}
-    for (pid, _, _), given in sorted(_by_key(labels, dict).items(), key=_ground_day_first):
-        people.setdefault(pid, {name: str(value) for name, value in given.items() if is_known(str(value))})
-    for pid, person in people.items():
-        for name, value in person.items():
-            if groups and value not in groups.get(name, ()):
-                raise unknown(f"{labels}: identity {pid}: value of {name!r}", value, groups.get(name, ()))
-    return people
+    groups = read_values(values) if values else None
+    entries = {}
+    for key, given in _by_key(labels, dict).items():
+        where = f"{labels}: identity {key[0]}, entry {'_'.join(map(str, key))}"
+        for name, value in given.items():
+            _check_value(where, name, value, groups)
+        entries[key] = {name: value for name, value in given.items() if is_known(value)}
+    return entries
+
+
+def _check_value(where: str, name: str, value: Any, groups: Mapping[str, tuple[str, ...]] | None) -> None:
+    if not isinstance(value, str):
+        raise InputError(f'{where}: {name!r} is {value!r}, expected text; write "Unknown" if nobody knows')
+    if groups is None or not is_known(value):
+        return
+    if name not in groups:
+        raise unknown(f"{where}: attribute", name, groups)
+    if value not in groups[name]:
+        raise unknown(f"{where}: value of {name!r}", value, groups[name])
 
 
 def read_values(path: Path) -> dict[str, tuple[str, ...]]:
     """Return the values of each attribute in the order of their indices in `attr_translation_idx.json`."""
     content = read_json(path, dict)
-    if not all(isinstance(indices, dict) for indices in content.values()):
-        raise InputError(f"{path}: expected attribute -> value -> index")
+    for name, indices in content.items():
+        numbers = list(indices.values()) if isinstance(indices, dict) else [None]
+        if not all(isinstance(number, int) for number in numbers) or len(set(numbers)) < len(numbers):
+            raise InputError(f"{path}: {name!r}: expected attribute -> value -> index, each index a number of its own")
     return {name: tuple(sorted(indices, key=indices.__getitem__)) for name, indices in content.items()}
 
 
@@ -81,15 +103,24 @@ def _read_split(tree: Tree, split: str, file: Path, images: Path) -> list[Record
     return tree.records(split, [images / line for line in lines], GRAMMAR)
 
 
-def _with_attributes(tree: Tree, records: list[Record]) -> list[Record]:
+def _with_attributes(tree: Tree, records: list[Record], level: str) -> list[Record]:
     labels, values = tree.find(ATTRIBUTES), tree.find(VALUES)
     if labels is None:
         tree.note(f"{ATTRIBUTES} not found: no attributes")
         return records
-    if values is not None:
+    if values is None:
+        tree.note(f"{VALUES} not found: attributes have the values that occur, sorted")
+    else:
         tree.groups = read_values(values)
-    people = read_cp2108(labels, values)
-    return [replace(record, attributes=people.get(record.pid, {})) for record in records]
+    entries = read_cp2108(labels, values)
+    people = _of_identities(entries)
+    tree.note_undescribed(labels, records, people)
+    if level == "identity":
+        return [replace(record, attributes=people.get(record.pid, {})) for record in records]
+    without = sum(_own_key(record) not in entries and record.pid in people for record in records)
+    if without:
+        tree.note(f"{without} images have no attributes of their own view and time: their identity's are taken")
+    return [replace(record, attributes=_own(entries, people, record, {})) for record in records]
 
 
 def _with_captions(tree: Tree, records: list[Record]) -> list[Record]:
@@ -98,15 +129,26 @@ def _with_captions(tree: Tree, records: list[Record]) -> list[Record]:
         tree.note(f"{CAPTIONS} not found: no captions")
         return records
     by_key = _by_key(path, str)
-    people = {key[0]: text for key, text in sorted(by_key.items(), key=_ground_day_first, reverse=True)}
-    return [replace(record, captions=_captions(by_key, people, record)) for record in records]
-
-
-def _captions(by_key: Mapping[Key, str], people: Mapping[int, str], record: Record) -> tuple[str, ...]:
+    people = _of_identities(by_key)
     # Clothes change between times, so the image's own view and time go before the identity's.
-    own = (record.pid, int(record.view == View.AERIAL), int(record.tags["time"]))
-    text = by_key.get(own, people.get(record.pid, ""))
-    return (text,) if text else ()
+    texts = [_own(by_key, people, record, "") for record in records]
+    return [replace(r, captions=(text,) if text else ()) for r, text in zip(records, texts, strict=True)]
+
+
+def _own_key(record: Record) -> Key:
+    return record.pid, int(record.view == View.AERIAL), int(record.tags["time"])
+
+
+def _own(entries: Mapping[Key, T], people: Mapping[int, T], record: Record, default: T) -> T:
+    return entries.get(_own_key(record), people.get(record.pid, default))
+
+
+def _of_identities(entries: Mapping[Key, T]) -> dict[int, T]:
+    """Return what is said of each identity: from the ground by day (time 1) first, else the next entry there is."""
+    people: dict[int, T] = {}
+    for (pid, _, _), told in sorted(entries.items(), key=_ground_day_first):
+        people.setdefault(pid, told)
+    return people
 
 
 def _by_key(path: Path, kind: type) -> dict[Key, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.datasets import own
 from agreid_plugin.data.datasets.files import existing, read_csv
 from agreid_plugin.data.datasets.tree import Tree
@@ -24,7 +25,8 @@ def parse(
 ) -> list[Record]:
     """Read a table with the columns `path` and `pid`, and as known `split`, `camera`, `view`, `platform`.
 
-    Columns starting with `caption` are captions, `time`, `scene` and `altitude` are tags, all others attributes.
+    Columns starting with `caption` are captions, `time`, `scene` and `altitude` are tags, all others attributes of the
+    image. An attribute's value that is empty or `unknown` is left out.
 
     Args:
         tree: the CSV file, or a folder with one CSV file in it.
@@ -60,5 +62,5 @@ def _row(where: str, folder: Path, split: str, values: dict[str, str]) -> own.Ro
         **{**known, "path": str(folder / known["path"]), "split": known["split"] or split},
         captions=tuple(others[name] for name in captions),
         tags={name: others[name] for name in TAGS if name in others},
-        attributes={name: text for name, text in others.items() if name not in (*TAGS, *captions)},
+        attributes={n: text for n, text in others.items() if n not in (*TAGS, *captions) and is_known(text)},
     )

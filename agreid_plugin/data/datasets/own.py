@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.types import UNKNOWN, Record, View
+from agreid_plugin.types import PLATFORMS, UNKNOWN, Record, View
 
 SPLITS = ("train", "val", "query", "gallery", "test")
 VIEW_WORDS = {
@@ -53,7 +53,7 @@ def build(rows: Iterable[Row], aerial_cameras: Collection[int | str] = ()) -> li
             pid=pids[row.pid],
             camera=cameras[row.camera],
             view=_view(row, aerial),
-            platform=row.platform,
+            platform=_platform(row),
             split=_split(row),
             attributes=row.attributes,
             captions=row.captions,
@@ -82,6 +82,11 @@ def _view(row: Row, aerial: Collection[str]) -> View | None:
     if not aerial or not row.camera:
         return None
     return View.AERIAL if _short(row.camera) in aerial else View.GROUND
+
+
+def _platform(row: Row) -> str:
+    # Whoever calls a view cctv or wearable says what carries the camera.
+    return row.platform or (row.view.lower() if row.view.lower() in PLATFORMS else "")
 
 
 def _split(row: Row) -> str:

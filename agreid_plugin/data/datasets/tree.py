@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,8 @@ class Tree:
         self.skipped: list[str] = []
         self.lists: dict[str, Sides] = {}
         self.groups: Mapping[str, tuple[str, ...]] = {}
+        self.attribute_file = ""
+        self.undescribed: tuple[int, ...] = ()
         self._folders = {plain(folder) for folder in folders}
         self._places = self._find_places()
 
@@ -77,6 +79,13 @@ class Tree:
         """Remember what the user should know about this copy of the dataset, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def note_undescribed(self, file: Path, records: Iterable[Record], described: Collection[int]) -> None:
+        """Remember the file of the attributes, and the identities of which it says nothing."""
+        self.attribute_file = str(file)
+        self.undescribed = tuple(sorted({record.pid for record in records} - set(described)))
+        if self.undescribed:
+            self.note(f"{file.name} says nothing of {len(self.undescribed)} identities, first {self.undescribed[0]}")
 
     def find(self, *names: str) -> Path | None:
         """Return the first of `names` that exists in the dataset's folder, None without one."""

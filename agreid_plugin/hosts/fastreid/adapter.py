@@ -13,6 +13,7 @@ HOST_KEYS = {
     "targets": "pids",
     "camids": "cameras",
     "views": "views",
+    "platforms": "platforms",
     "attributes": "attributes",
     "tokens": "tokens",
     "img_paths": "paths",

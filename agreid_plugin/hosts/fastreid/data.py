@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from fastreid.data import samplers
 from fastreid.data.common import CommDataset
-from fastreid.data.datasets import DATASET_REGISTRY
-from fastreid.data.datasets.bases import ImageDataset
 from fastreid.utils import comm
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
@@ -22,19 +17,22 @@ from torch.utils.data import BatchSampler, Sampler
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.data.collate import Sample
 from agreid_plugin.data.samplers import EndlessViewBalancedSampler
-from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.adapter import host_collate
-from agreid_plugin.hosts.fastreid.datasets import RecordDataset, RecordItem
+from agreid_plugin.hosts.fastreid.attributes import training_schema
+from agreid_plugin.hosts.fastreid.datasets import (
+    RecordDataset,
+    RecordItem,
+    dataset_root,
+    load_dataset,
+    options_of,
+    source_of,
+)
 from agreid_plugin.hosts.fastreid.loader import DeviceLoader
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
-from agreid_plugin.types import UNKNOWN, Record
+from agreid_plugin.types import UNKNOWN, Record, platform_label
 
 _logger = logging.getLogger("fastreid.data")
-
-
-def dataset_root(cfg) -> str:
-    """Return the folder that holds the datasets."""
-    return cfg.DATASETS.ROOT or os.environ.get("FASTREID_DATASETS", "datasets")
 
 
 def read_image(path: str) -> Image.Image:
@@ -82,6 +80,7 @@ class ReIDDataset(CommDataset):
             pid=self.pid_dict[pid] if self.relabel else pid,
             camera=self.cam_dict[camera] if self.relabel else camera,
             view=view_of(item),
+            platform=platform_of(item),
             attributes=self.schema.encode(record.attributes if record else {}) if self.schema else None,
             tokens=self.tokenize(record) if self.tokenize else None,
             path=path,
@@ -94,37 +93,9 @@ def view_of(item: tuple) -> int:
     return UNKNOWN if view is None else int(view)
 
 
-def load_dataset(name: str, root: str, parts: Sequence[str], **kwargs: Any) -> ImageDataset:
-    """Build a registered dataset and read its `parts` (train, query, gallery), each sorted by path."""
-    try:
-        build = DATASET_REGISTRY.get(name)
-    except KeyError:
-        raise unknown("dataset", name, DATASET_REGISTRY._obj_map) from None
-    try:
-        with warnings.catch_warnings(record=True) as remarks:
-            dataset = build(root=root, **kwargs)
-            for part in parts:
-                setattr(dataset, f"_{part}", sorted(getattr(dataset, part), key=lambda item: str(item[0])))
-    except InputError:
-        raise
-    except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-        # The host's own readers fail in these ways on a missing folder or an unexpected file name.
-        raise InputError(
-            f"dataset {name} cannot be read under {os.path.abspath(root)}: {first_line(error)}; "
-            "set DATASETS.ROOT or FASTREID_DATASETS to the folder that holds it"
-        ) from error
-    for remark in remarks:
-        _logger.warning("dataset %s: %s", name, remark.message)
-    for part in parts:
-        if not getattr(dataset, part):
-            raise InputError(f"dataset {name} under {os.path.abspath(root)} has no {part} images")
-    return dataset
-
-
-def source_of(name: str) -> str | None:
-    """Return which dataset of ours a registered name stands for, None for one of the host's."""
-    factory = DATASET_REGISTRY._obj_map.get(name)
-    return factory.protocol.dataset if isinstance(factory, type) and issubclass(factory, RecordDataset) else None
+def platform_of(item: tuple) -> int:
+    """Return what carries an item's camera, `UNKNOWN` where nobody knows."""
+    return platform_label(item.record.platform) if isinstance(item, RecordItem) else UNKNOWN
 
 
 def fingerprints(cfg) -> dict[str, str]:
@@ -138,23 +109,6 @@ def fingerprints(cfg) -> dict[str, str]:
     return {name: by_source[source] for name, source in names.items()}
 
 
-def options_of(cfg, name: str) -> dict[str, Any]:
-    """Return what a dataset of ours takes from the configuration besides its root; nothing for one of the host's."""
-    source = source_of(name)
-    if source is None:
-        return {}
-    options: dict[str, Any] = {}
-    if source in ("folder", "csv"):
-        keys = cfg.DATASETS.OWN
-        options = {"aerial_cameras": tuple(keys.AERIAL_CAMERAS)}
-        if source == "folder":
-            options |= {
-                "identity_folders": keys.IDENTITY_FOLDERS,
-                **({"pattern": keys.PATTERN} if keys.PATTERN else {}),
-            }
-    return {"skip_bad_names": cfg.DATASETS.SKIP_BAD_NAMES, "options": options}
-
-
 def build_train_loader(cfg) -> DeviceLoader:
     """Build the training loader of `cfg`."""
     datasets = []
@@ -166,7 +120,8 @@ def build_train_loader(cfg) -> DeviceLoader:
             for note in datasets[-1].records.notes if isinstance(datasets[-1], RecordDataset) else ():
                 _logger.info("%s: %s", name, note)
     items = [item for dataset in datasets for item in dataset.train]
-    train_set = ReIDDataset(items, build_transforms(cfg, is_train=True), relabel=True, schema=_joint_schema(datasets))
+    schema = training_schema(cfg, datasets)
+    train_set = ReIDDataset(items, build_transforms(cfg, is_train=True), relabel=True, schema=schema)
     per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
     batches = BatchSampler(build_sampler(cfg, items), per_process, drop_last=True)
     return _loader(cfg, train_set, batches)
@@ -194,19 +149,6 @@ def _loader(cfg, dataset: ReIDDataset, batches: BatchSampler, progress: str = ""
         loader.device = torch.device("cpu")
     loader.progress = progress if comm.is_main_process() else ""
     return loader
-
-
-def _joint_schema(datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
-    groups: dict[str, tuple[str, ...]] = {}
-    for dataset in datasets:
-        if not isinstance(dataset, RecordDataset):
-            continue
-        for name, values in dataset.records.schema.groups.items():
-            if groups.setdefault(name, values) != values:
-                raise InputError(
-                    f"the training sets give the attribute {name!r} different values; train on one of them"
-                )
-    return AttributeSchema(groups) if groups else None
 
 
 SAMPLERS = (

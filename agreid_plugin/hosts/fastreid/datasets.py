@@ -6,7 +6,10 @@ takes a dataset's name, and joins others for training.
 
 from __future__ import annotations
 
+import logging
+import os
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +19,10 @@ from fastreid.data.datasets.bases import ImageDataset
 from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets import DATASETS, load
 from agreid_plugin.data.protocols import Protocol, expressible_by_camera, host_camera, protocols, select
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.types import Record
+
+_logger = logging.getLogger("fastreid.data")
 
 
 class RecordItem(tuple):
@@ -93,6 +98,61 @@ class RecordDataset(ImageDataset):
     def combine_all(self) -> None:
         """Add query and gallery to the training images, as the host does, without losing the records."""
         self._train = self.train + self._named(self.records.split("query", "gallery", "test"), "test_")
+
+
+def dataset_root(cfg) -> str:
+    """Return the folder that holds the datasets."""
+    return cfg.DATASETS.ROOT or os.environ.get("FASTREID_DATASETS", "datasets")
+
+
+def load_dataset(name: str, root: str, parts: Sequence[str], **kwargs: Any) -> ImageDataset:
+    """Build a registered dataset and read its `parts` (train, query, gallery), each sorted by path."""
+    try:
+        build = DATASET_REGISTRY.get(name)
+    except KeyError:
+        raise unknown("dataset", name, DATASET_REGISTRY._obj_map) from None
+    try:
+        with warnings.catch_warnings(record=True) as remarks:
+            dataset = build(root=root, **kwargs)
+            for part in parts:
+                setattr(dataset, f"_{part}", sorted(getattr(dataset, part), key=lambda item: str(item[0])))
+    except InputError:
+        raise
+    except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        # The host's own readers fail in these ways on a missing folder or an unexpected file name.
+        raise InputError(
+            f"dataset {name} cannot be read under {os.path.abspath(root)}: {first_line(error)}; "
+            "set DATASETS.ROOT or FASTREID_DATASETS to the folder that holds it"
+        ) from error
+    for remark in remarks:
+        _logger.warning("dataset %s: %s", name, remark.message)
+    for part in parts:
+        if not getattr(dataset, part):
+            raise InputError(f"dataset {name} under {os.path.abspath(root)} has no {part} images")
+    return dataset
+
+
+def source_of(name: str) -> str | None:
+    """Return which dataset of ours a registered name stands for, None for one of the host's."""
+    factory = DATASET_REGISTRY._obj_map.get(name)
+    return factory.protocol.dataset if isinstance(factory, type) and issubclass(factory, RecordDataset) else None
+
+
+def options_of(cfg, name: str) -> dict[str, Any]:
+    """Return what a dataset of ours takes from the configuration besides its root; nothing for one of the host's."""
+    source = source_of(name)
+    if source is None:
+        return {}
+    options: dict[str, Any] = {"attribute_level": cfg.DATASETS.ATTRIBUTE_LEVEL} if source == "CP2108" else {}
+    if source in ("folder", "csv"):
+        keys = cfg.DATASETS.OWN
+        options = {"aerial_cameras": tuple(keys.AERIAL_CAMERAS)}
+        if source == "folder":
+            options |= {
+                "identity_folders": keys.IDENTITY_FOLDERS,
+                **({"pattern": keys.PATTERN} if keys.PATTERN else {}),
+            }
+    return {"skip_bad_names": cfg.DATASETS.SKIP_BAD_NAMES, "options": options}
 
 
 def host_name(dataset: str, protocol: str = "") -> str:

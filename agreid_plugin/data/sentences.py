@@ -1,0 +1,66 @@
+"""The sentences that tell a text encoder of a person's attributes, and of the view a picture was taken from.
+
+Both leave room for prompts that are learned: one letter X each, a single token for CLIP, in a place that is fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from agreid_plugin.data.attributes import is_known
+from agreid_plugin.errors import require_within, unknown
+
+PROMPTS = 4
+"""How many prompts are learned, unless asked otherwise."""
+
+FIRST_PROMPT = 5
+"""Where the first X stands among CLIP's tokens: behind the start of the text and `a photo of a`."""
+
+VIEW_WORD = 11
+"""Where the word for the view stands behind four prompts; see `view_word_position` for other numbers."""
+
+_NEUTRAL = " Attributes are unknown."
+_STYLES: dict[str, tuple[str, str, str]] = {  # before the first attribute, of a person nobody knows, blank in a name
+    "paper": (" person with attributes: ", " person." + _NEUTRAL, " "),
+    "released": ("  person with the following attributes: ", "  person." + _NEUTRAL, "_"),
+    "released-cp2108": ("  person with the following attributes: ", "  person.", "_"),
+}
+STYLES = tuple(_STYLES)
+"""Ways to write a person's attributes: the paper's words, and the released code's for AG-ReID and for CP2108."""
+
+
+def prompt_positions(prompts: int = PROMPTS) -> slice:
+    """Return where the prompts stand among a sentence's tokens."""
+    return slice(FIRST_PROMPT, FIRST_PROMPT + prompts)
+
+
+def view_word_position(prompts: int = PROMPTS) -> int:
+    """Return where the word for the view stands among the tokens of a `view_sentence`."""
+    return VIEW_WORD + prompts - PROMPTS
+
+
+def attribute_sentence(attributes: Mapping[str, str], style: str = "paper", prompts: int = PROMPTS) -> str:
+    """Return the sentence of a person's attributes, or the neutral one if none is known, as at test time.
+
+    Args:
+        attributes: name -> value in the order to tell them, as `AttributeSchema.decode` gives them; values that say
+            nothing are left out.
+        style: one of `STYLES`.
+        prompts: how many X to leave room for.
+    """
+    if style not in _STYLES:
+        raise unknown("style of attribute sentences", style, STYLES)
+    begin, neutral, blank = _STYLES[style]
+    told = [f"{name.replace(' ', blank)} is {value}" for name, value in attributes.items() if is_known(value)]
+    return _opening(prompts) + (f"{begin}{', '.join(told)}." if told else neutral)
+
+
+def view_sentence(word: str, prompts: int = PROMPTS) -> str:
+    """Return the sentence of the view a picture was taken from, for example `aerial`."""
+    return f"{_opening(prompts)} person from {word} view."
+
+
+def _opening(prompts: int) -> str:
+    require_within("prompts", prompts, 1, math.inf)
+    return "A photo of a" + " X" * prompts
