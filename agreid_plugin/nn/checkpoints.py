@@ -6,6 +6,7 @@ import pickle
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,41 @@ _UNREADABLE = (
     *(RuntimeError, EOFError, ValueError, OSError, KeyError, IndexError, AttributeError, TypeError, AssertionError),
     *(struct.error, zipfile.BadZipFile, zlib.error, SafetensorError),
 )
+
+
+def read_tensors(path: str | Path) -> dict[str, Tensor]:
+    """Read the tensors of a weight file by name: a checkpoint (see `read_checkpoint`) or a TorchScript archive.
+
+    What else stands between the tensors, as a count of steps, is left out.
+
+    Raises:
+        InputError: the file is missing, cannot be read, or holds something else than tensors by name.
+    """
+    require_file(path)
+    stored = _read_script(path) if is_script(path) else read_checkpoint(path)["model"]
+    if not isinstance(stored, Mapping):
+        raise InputError(
+            f"{path} is no checkpoint: it has a {type(stored).__name__} under 'model', not tensors by name"
+        )
+    tensors = {str(name): value for name, value in stored.items() if isinstance(value, Tensor)}
+    if stored and not tensors:
+        raise InputError(f"{path} is no checkpoint: it holds no tensors by name")
+    return tensors
+
+
+def require_file(path: str | Path) -> None:
+    """Refuse a weight file that is not there."""
+    if not Path(path).is_file():
+        raise InputError(f"weight file {path} does not exist")
+
+
+def is_script(path: str | Path) -> bool:
+    """Tell a TorchScript archive, as OpenAI's of CLIP, from a file of tensors: it holds code."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except _UNREADABLE:
+        return False
 
 
 def read_checkpoint(path: str | Path) -> dict:
@@ -66,3 +102,10 @@ def _read_safetensors(path: str | Path) -> dict[str, Tensor]:
         return load_file(path)
     except _UNREADABLE as error:
         raise InputError(f"{path} cannot be read as a .safetensors file: {first_line(error)}") from None
+
+
+def _read_script(path: str | Path) -> dict[str, Tensor]:
+    try:
+        return torch.jit.load(str(path), map_location="cpu").state_dict()
+    except _UNREADABLE as error:
+        raise InputError(f"{path} cannot be read as a TorchScript archive: {first_line(error)}") from None

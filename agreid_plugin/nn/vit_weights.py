@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.nn.checkpoints import read_arrays, read_checkpoint
+from agreid_plugin.nn.checkpoints import read_arrays, read_tensors, require_file
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
 
 ENOUGH = 0.9
@@ -45,8 +45,8 @@ class Fit:
     unused: tuple[str, ...]
 
     def __str__(self) -> str:
-        left = f"; left as they were: {_listed(self.missing)}" if self.missing else ""
-        unused = f"; not used: {_listed(self.unused)}" if self.unused else ""
+        left = f"; left as they were: {listed(self.missing)}" if self.missing else ""
+        unused = f"; not used: {listed(self.unused)}" if self.unused else ""
         return f"{self.loaded} of {self.wanted} tensors from {self.path}{left}{unused}"
 
 
@@ -68,7 +68,7 @@ def load_pretrained(vit: VisionTransformer, path: str | Path) -> Fit:
         fitting["pos_embed"] = resize_positions(found["pos_embed"], vit.grid, vit.extra_tokens)
     missing = tuple(name for name in wanted if name not in fitting)
     if problem or len(fitting) < ENOUGH * len(wanted):
-        problem = problem or f"not {_listed(missing)}; it is for another model"
+        problem = problem or f"not {listed(missing)}; it is for another model"
         raise InputError(f"{path} fits {len(fitting)} of the model's {len(wanted)} tensors: {problem}")
     vit.load_state_dict(fitting, strict=False)
     used = {prefix + name for name in fitting}
@@ -78,12 +78,17 @@ def load_pretrained(vit: VisionTransformer, path: str | Path) -> Fit:
 def resize_positions(stored: Tensor, grid: tuple[int, int], extra_tokens: int) -> Tensor:
     """Resize a file's position embedding, CLS and a grid row by row, to our grid: (1, 1+n, D) -> (1, 1+T+N, D)."""
     stored = stored.float()
-    image = stored[:, 1:].unflatten(1, _stored_grid(stored, grid)).permute(0, 3, 1, 2)  # (1, D, rows, cols)
-    resized = F.interpolate(image, size=grid, mode="bilinear", align_corners=False)
+    resized = resize_grid(stored[:, 1:], _stored_grid(stored, grid), grid)
     # An extra token starts from the embedding of the file's top-left patch, row 1: the released VDT and ViSA copy as
     # many leading rows as they have special tokens, and the file has one.
     extra = stored[:, 1:2].expand(-1, extra_tokens, -1)  # (1, T, D)
-    return torch.cat([stored[:, :1], extra, resized.flatten(2).transpose(1, 2)], dim=1)
+    return torch.cat([stored[:, :1], extra, resized], dim=1)
+
+
+def resize_grid(patches: Tensor, source: tuple[int, int], grid: tuple[int, int], mode: str = "bilinear") -> Tensor:
+    """Resize what patches hold, row by row, from one grid to another: (1, n, D) -> (1, N, D)."""
+    image = patches.unflatten(1, source).permute(0, 3, 1, 2)  # (1, D, rows, cols)
+    return F.interpolate(image, size=grid, mode=mode, align_corners=False).flatten(2).transpose(1, 2)
 
 
 def _stored_grid(stored: Tensor, grid: tuple[int, int]) -> tuple[int, int] | None:
@@ -97,17 +102,13 @@ def _stored_grid(stored: Tensor, grid: tuple[int, int]) -> tuple[int, int] | Non
 
 def _read(path: str | Path) -> dict[str, Tensor]:
     """Return a file's tensors, with the names and layouts of timm."""
-    if not Path(path).is_file():
-        raise InputError(f"weight file {path} does not exist")
-    if Path(path).suffix == ".npz":
-        try:
-            return _from_jax(read_arrays(path))
-        except (RuntimeError, IndexError) as error:
-            raise InputError(f"{path} holds arrays of other shapes than a ViT's: {first_line(error)}") from None
-    stored = read_checkpoint(path)["model"]
-    if not isinstance(stored, Mapping):
-        raise InputError(f"{path} holds a {type(stored).__name__} under 'model', not a state dict")
-    return {name: value for name, value in stored.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    if Path(path).suffix != ".npz":
+        return read_tensors(path)
+    require_file(path)
+    try:
+        return _from_jax(read_arrays(path))
+    except (RuntimeError, IndexError) as error:
+        raise InputError(f"{path} holds arrays of other shapes than a ViT's: {first_line(error)}") from None
 
 
 def _prefix(stored: Mapping[str, Tensor], wanted: Iterable[str]) -> str:
@@ -120,7 +121,7 @@ def _other_model(found: Mapping[str, Tensor], stored: Iterable[str], vit: Vision
     """Say in which way a file is for another model; empty if nothing speaks for that."""
     blocks = {name.split(".")[1] for name in found if name.startswith("blocks.")}
     if not blocks:
-        return f"it holds no ViT; its tensors: {_listed(stored)}"
+        return f"it holds no ViT; its tensors: {listed(stored)}"
     width = next((found[name].shape[-1] for name in ("cls_token", "norm.weight") if name in found), vit.width)
     if width != vit.width:
         return f"width {width}, this model has {vit.width}{_size_hint(width, vit.width)}"
@@ -149,7 +150,8 @@ def _size_hint(stored: int, ours: int) -> str:
     return f": {names[stored]} instead of {names[ours]}?" if stored in names and ours in names else ""
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Return names for a sentence, the first of them where they are many."""
     names = list(names)
     shown = names if len(names) <= MOST_NAMED else [*names[:MOST_NAMED], f"... ({len(names)} in all)"]
     return ", ".join(shown) or "none"

@@ -12,8 +12,8 @@ from fastreid.utils.events import EventStorage
 
 from agreid_plugin.hosts.fastreid.adapter import to_host
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.weights import read_checkpoint
 from agreid_plugin.losses import VIAL
+from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.types import Batch
 
 ROOT = Path(__file__).parents[2]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.nn.checkpoints import read_checkpoint
+from agreid_plugin.nn.checkpoints import read_tensors
 from agreid_plugin.nn.vit_weights import ENOUGH, Fit
 
 PREFIXES = ("", "module.", "backbone.", "backbone.core.", "core.", "visual.", "module.visual.", "model.", "base.")
@@ -32,7 +30,7 @@ def load_external(core: nn.Module, path: str | Path, adapt: Callable[[dict[str, 
         InputError: the file is missing, cannot be read, or is for another model.
     """
     wanted = [name for name in core.state_dict() if not name.endswith(COUNTERS)]
-    stored = _read(path)
+    stored = {name: _widened(value) for name, value in read_tensors(path).items()}
     prefix = max(PREFIXES, key=lambda each: sum(each + name in stored for name in wanted))
     own = {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
     try:
@@ -55,29 +53,5 @@ def load_external(core: nn.Module, path: str | Path, adapt: Callable[[dict[str, 
     return Fit(str(path), len(wanted) - len(missing), len(wanted), missing, unused)
 
 
-def _read(path: str | Path) -> dict[str, Tensor]:
-    if not Path(path).is_file():
-        raise InputError(f"weight file {path} does not exist")
-    stored = _read_script(path) if _is_script(path) else read_checkpoint(path)["model"]
-    if not isinstance(stored, Mapping):
-        raise InputError(f"{path} holds a {type(stored).__name__}, not tensors by name")
-    return {
-        name: value.float() if value.is_floating_point() else value  # files of CLIP are half precision
-        for name, value in stored.items()
-        if isinstance(name, str) and isinstance(value, Tensor)
-    }
-
-
-def _is_script(path: str | Path) -> bool:
-    """Tell a TorchScript archive, which holds code, from a file of tensors."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any("/code/" in name for name in archive.namelist())
-
-
-def _read_script(path: str | Path) -> dict[str, Tensor]:
-    try:
-        return torch.jit.load(str(path), map_location="cpu").state_dict()
-    except RuntimeError as error:
-        raise InputError(f"{path} cannot be read as a TorchScript archive: {first_line(error)}") from None
+def _widened(value: Tensor) -> Tensor:
+    return value.float() if value.is_floating_point() else value  # files of CLIP are half precision

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.nn.checkpoints import read_checkpoint
+from agreid_plugin.nn.checkpoints import read_tensors
 
 _logger = logging.getLogger("fastreid.weights")
 
@@ -62,9 +62,4 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
     Raises:
         InputError: the file is missing, no checkpoint, or holds something else than tensors by name.
     """
-    if not Path(path).is_file():
-        raise InputError(f"weight file {path} does not exist")
-    state = read_checkpoint(path)["model"]
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise InputError(f"{path} is no checkpoint: its `model` should be tensors by name")
-    return {str(name).removeprefix("module."): value for name, value in state.items()}
+    return {name.removeprefix("module."): value for name, value in read_tensors(path).items()}

@@ -1,0 +1,373 @@
+"""The two towers of CLIP, made of open_clip's modules, for methods that put tokens between their blocks.
+
+Nothing is ever downloaded: towers start from random weights, `clip_weights.load_clip` fills them from a file.
+
+Shapes: B images, P patches, T extra tokens, C width of the image tower; N sentences of L tokens, D width of the text
+tower; E width that both are projected to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError, first_line, unknown
+
+SOT, EOT = 49406, 49407  # tokens that start and end a sentence
+VOCABULARY = 49408
+VISION_KEYS = {"image_size", "layers", "width", "head_width", "patch_size", "mlp_ratio"}
+TEXT_KEYS = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
+"""What tells a CLIP from another: open_clip's models with further settings work otherwise than the towers here."""
+SHAPE = ("width", "layers", "heads", "patch_size", "text_width", "text_layers", "text_heads", "embed_dim")
+SPECIAL_WORD = re.compile(r"<(?:start|end)_of_text>", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class ImageTokens:
+    """What the image tower makes of images."""
+
+    before: Tensor  # (B, 1+P, C) as they enter the block where extra tokens join them, not normalized
+    tokens: Tensor  # (B, 1+P+T, C) CLS, patches, extra tokens; after the last block and its norm
+
+
+class ImageTower(nn.Module):
+    """CLIP's vision transformer, which can be walked block by block.
+
+    Attributes:
+        visual: the `VisionTransformer` of open_clip.
+        width: C.
+        depth: number of blocks.
+        embed_dim: E.
+        image_size: (rows, columns) of images.
+        grid: (rows, columns) of patches.
+        num_patches: P.
+    """
+
+    def __init__(self, visual: nn.Module):
+        super().__init__()
+        self.visual = visual
+        self.width, self.embed_dim = visual.proj.shape
+        self.depth = len(visual.transformer.resblocks)
+        self.image_size, self.grid = tuple(visual.image_size), tuple(visual.grid_size)
+        self.num_patches = self.grid[0] * self.grid[1]
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, each with `ln_1`, `attn`, `ln_2` and `mlp`."""
+        return self.visual.transformer.resblocks
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Return the patch embeddings with their positions, before any norm: (B, 3, rows, cols) -> (B, P, C)."""
+        if images.dim() != 4 or tuple(images.shape[1:]) != (3, *self.image_size):
+            rows, cols = self.image_size
+            raise InputError(f"images={tuple(images.shape)} should be (images, 3, {rows}, {cols}): see image_size")
+        embedded = self.visual.conv1(images).flatten(2).transpose(1, 2)
+        return embedded + self.visual.positional_embedding[1:].to(embedded.dtype)
+
+    def start(self, images: Tensor) -> Tensor:
+        """Return the tokens that enter the first block: (B, 3, rows, cols) -> (B, 1+P, C)."""
+        patches = self.patches(images)
+        cls = self.visual.class_embedding.to(patches.dtype) + self.visual.positional_embedding[0].to(patches.dtype)
+        return self.visual.ln_pre(torch.cat([cls.expand(len(patches), 1, -1), patches], dim=1))
+
+    def run(self, tokens: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+        """Run the blocks `first` .. `last` - 1, all that follow without a `last`, on any number of tokens."""
+        for block in self.blocks[first:last]:
+            tokens = block(tokens)
+        return tokens
+
+    def end(self, tokens: Tensor) -> Tensor:
+        """Return every token after the final norm."""
+        return self.visual.ln_post(tokens)
+
+    def project(self, tokens: Tensor) -> Tensor:
+        """Take tokens after the final norm to the space of both towers: (..., C) -> (..., E)."""
+        return tokens @ self.visual.proj
+
+    def forward(self, images: Tensor, extra: Tensor | None = None, at: int | None = None) -> ImageTokens:
+        """Run the whole tower.
+
+        Args:
+            images: (B, 3, rows, cols).
+            extra: tokens to append, (B, T, C).
+            at: the block before which they join the others; the last without a number.
+        """
+        at = self.depth - 1 if at is None else at
+        if not 0 <= at < self.depth:
+            raise InputError(f"at={at} should be a block, 0 .. {self.depth - 1}")
+        tokens = before = self.run(self.start(images), last=at)
+        if extra is not None:
+            if extra.dim() != 3 or (len(extra), extra.shape[2]) != (len(images), self.width):
+                raise InputError(f"extra={tuple(extra.shape)} should be ({len(images)}, tokens, {self.width})")
+            tokens = torch.cat([before, extra], dim=1)
+        return ImageTokens(before, self.end(self.run(tokens, first=at)))
+
+    def cls_attention(self, tokens: Tensor, block: int = -1) -> Tensor:
+        """Return what CLS attends to in a block, averaged over heads: tokens that enter it (B, n, C) -> (B, n)."""
+        layer = _block(self.blocks, block)
+        return _attention_row(layer, tokens, tokens[:, :1], None)
+
+
+class TextTower(nn.Module):
+    """CLIP's text transformer, which gives every position and takes embeddings in the place of tokens.
+
+    Attributes:
+        text: the `TextTransformer` of open_clip.
+        width: D.
+        depth: number of blocks.
+        embed_dim: E.
+        length: most tokens of a sentence, the two that start and end it included.
+    """
+
+    def __init__(self, text: nn.Module):
+        super().__init__()
+        self.text = text
+        self.width, self.embed_dim = text.text_projection.shape
+        self.depth, self.length = len(text.transformer.resblocks), text.context_length
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, each with `ln_1`, `attn`, `ln_2` and `mlp`."""
+        return self.text.transformer.resblocks
+
+    def tokenize(self, sentences: str | Sequence[str]) -> Tensor:
+        """Return the tokens of each sentence, zeros after its end: (N, length), on the tower's device.
+
+        A sentence that is too long is cut and ends with `EOT` all the same. The words `<start_of_text>` and
+        `<end_of_text>` become `SOT` and `EOT`.
+        """
+        sentences = [sentences] if isinstance(sentences, str) else sentences
+        rows = torch.zeros(len(sentences), self.length, dtype=torch.long)
+        for row, sentence in zip(rows, sentences, strict=True):
+            ids = [SOT, *_encode(sentence)[: self.length - 2], EOT]
+            row[: len(ids)] = torch.tensor(ids)
+        return rows.to(self.text.positional_embedding.device)
+
+    def count(self, sentence: str) -> int:
+        """Count the tokens of a sentence as it is, the two that start and end it included."""
+        return len(_encode(sentence)) + 2
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings of tokens, without positions: (N, L) -> (N, L, D)."""
+        return self.text.token_embedding(tokens)
+
+    def forward(self, tokens: Tensor, embeddings: Tensor | None = None) -> Tensor:
+        """Return every position after the final norm, projected: (N, L) -> (N, L, E).
+
+        Args:
+            tokens: (N, L); L may be below `length`, with the same result for these positions.
+            embeddings: (N, L, D) instead of those of `tokens`, which then count for their shape alone.
+        """
+        outputs = self._run(self._start(tokens, embeddings), None)
+        return self.text.ln_final(outputs) @ self.text.text_projection
+
+    def ends(self, tokens: Tensor) -> Tensor:
+        """Return where each sentence ends, at its first `EOT`: (N, L) -> (N,)."""
+        found = tokens == EOT
+        if not found.any(dim=1).all():
+            raise InputError(f"tokens should have the end of text, {EOT}, in every sentence: see `TextTower.tokenize`")
+        return found.int().argmax(dim=1)
+
+    def pool(self, outputs: Tensor, tokens: Tensor) -> Tensor:
+        """Return the row of each sentence's end: (N, L, E) -> (N, E)."""
+        return outputs[torch.arange(len(outputs), device=outputs.device), self.ends(tokens)]
+
+    def eos_attention(self, tokens: Tensor, embeddings: Tensor | None = None, block: int = -1) -> Tensor:
+        """Return what each sentence's end attends to in a block, averaged over heads: (N, L) -> (N, L)."""
+        layer, ends = _block(self.blocks, block), self.ends(tokens)
+        entering = self._run(self._start(tokens, embeddings), block)
+        later = torch.arange(tokens.shape[1], device=tokens.device) > ends[:, None]  # (N, L)
+        return _attention_row(layer, entering, self.pool(entering, tokens)[:, None], later)
+
+    def _start(self, tokens: Tensor, embeddings: Tensor | None) -> Tensor:
+        if tokens.dim() != 2 or not 0 < tokens.shape[1] <= self.length:
+            raise InputError(f"tokens={tuple(tokens.shape)} should be (sentences, 1 .. {self.length}): see text_length")
+        embeddings = self.embed(tokens) if embeddings is None else embeddings
+        if tuple(embeddings.shape) != (*tokens.shape, self.width):
+            raise InputError(f"embeddings={tuple(embeddings.shape)} should be {(*tokens.shape, self.width)}")
+        return embeddings + self.text.positional_embedding[: tokens.shape[1]].to(embeddings.dtype)
+
+    def _run(self, tokens: Tensor, last: int | None) -> Tensor:
+        mask = self.text.attn_mask[: tokens.shape[1], : tokens.shape[1]]
+        for block in self.blocks[:last]:
+            tokens = block(tokens, attn_mask=mask)
+        return tokens
+
+
+@dataclass
+class CLIP:
+    """The two towers of one model."""
+
+    image: ImageTower
+    text: TextTower
+
+
+def build_clip(
+    name: str = "ViT-B-16",
+    *,
+    image_size: Sequence[int] = (256, 128),
+    stride: int | Sequence[int] | None = None,
+    text_length: int = 77,
+    quick_gelu: bool = False,
+    **shape: int,
+) -> CLIP:
+    """Build the towers of a CLIP with random weights, in float32.
+
+    Args:
+        name: a ViT by open_clip's name.
+        image_size: (rows, columns) of the images.
+        stride: step between patches, one number or (rows, columns); the patch size without one.
+        text_length: most tokens of a sentence.
+        quick_gelu: the activation of OpenAI's weights; `clip_weights.quick_gelu_of` tells which a file needs. A name
+            that ends with `-quickgelu` has it in any case.
+        shape: numbers in the place of the named model's: `width`, `layers`, `heads`, `patch_size`, `text_width`,
+            `text_layers`, `text_heads`, `embed_dim`.
+
+    Raises:
+        InputError: open_clip is not installed, has no such ViT, or the numbers do not go together.
+    """
+    plan = _plan(name)
+    for key, value in shape.items():
+        if key not in SHAPE:
+            raise unknown("shape of a CLIP", key, SHAPE)
+        _require_whole(key, value)
+    vision, text = _vision(plan["vision_cfg"], shape, image_size), _text(plan["text_cfg"], shape, text_length)
+    patch, embed_dim = vision["patch_size"], shape.get("embed_dim", plan["embed_dim"])
+    steps = _pair("stride", patch if stride is None else stride)
+    if max(steps) > patch:
+        raise InputError(f"stride={stride!r} should be from 1 to the side of a patch, {patch}")
+    quick_gelu = quick_gelu or plan.get("quick_gelu", False)
+    model = _open_clip("open_clip.model").CustomTextCLIP(embed_dim, vision, text, quick_gelu=quick_gelu)
+    _set_stride(model.visual, steps)
+    return CLIP(ImageTower(model.visual), TextTower(model.text))
+
+
+def freeze(module: ImageTower | TextTower, parts: str | Sequence[str]) -> None:
+    """Switch off the gradients of parts of a tower.
+
+    Args:
+        module: the tower.
+        parts: one or several of `all` and, for the image tower, `stem` (what comes before the first block) and
+            `blocks:A-B` (the blocks A to B, both included, counted from 0).
+    """
+    for part in [parts] if isinstance(parts, str) else parts:
+        for frozen in _part(module, part):
+            frozen.requires_grad_(False)
+
+
+def _part(tower: ImageTower | TextTower, part: str) -> Sequence[nn.Module | nn.Parameter]:
+    blocks = re.fullmatch(r"blocks:(\d+)-(\d+)", part)
+    if part == "all":
+        return [tower]
+    if isinstance(tower, TextTower):
+        raise unknown("part of a text tower", part, ["all"])
+    if part == "stem":
+        visual = tower.visual
+        return [visual.conv1, visual.class_embedding, visual.positional_embedding, visual.ln_pre]
+    if not blocks:
+        raise unknown("part of an image tower", part, ["all", "stem", f"blocks:0-{tower.depth - 1}"])
+    first, last = map(int, blocks.groups())
+    if not first <= last < tower.depth:
+        raise InputError(f"part {part!r} should be within the tower's blocks, 0-{tower.depth - 1}")
+    return tower.blocks[first : last + 1]
+
+
+def _block(blocks: nn.ModuleList, number: int) -> nn.Module:
+    if not -len(blocks) <= number < len(blocks):
+        raise InputError(f"block={number} should be one of 0 .. {len(blocks) - 1}, or counted from the end")
+    return blocks[number]
+
+
+def _attention_row(block: nn.Module, tokens: Tensor, query: Tensor, hidden: Tensor | None) -> Tensor:
+    """Return what one token an item, (B, 1, C), attends to among those that enter a block, (B, n, C) -> (B, n)."""
+    keys = block.ln_1(tokens)
+    return block.attn(block.ln_1(query), keys, keys, key_padding_mask=hidden, need_weights=True)[1][:, 0]
+
+
+def _plan(name: str) -> dict[str, Any]:
+    """Return open_clip's configuration of a model, which must be one of those the towers work for."""
+    library = _open_clip("open_clip")
+    plans = {each: library.get_model_config(each) for each in library.list_models()}
+    known = {each: plan for each, plan in plans.items() if _is_plain(plan)}
+    if name not in known:
+        raise unknown("CLIP with a ViT of open_clip", name, known)
+    return known[name]
+
+
+def _is_plain(plan: Mapping[str, Any]) -> bool:
+    vision, text = plan["vision_cfg"], plan["text_cfg"]
+    plain = vision.keys() <= VISION_KEYS and text.keys() <= TEXT_KEYS and isinstance(vision.get("layers"), int)
+    return plain and text.get("vocab_size") == VOCABULARY
+
+
+def _vision(plan: dict[str, Any], shape: Mapping[str, int], image_size: Sequence[int]) -> dict[str, Any]:
+    size = _pair("image_size", image_size)
+    width, patch = shape.get("width", plan["width"]), shape.get("patch_size", plan["patch_size"])
+    heads = shape.get("heads", width // plan.get("head_width", 64))
+    _require_heads("heads", heads, "width", width)
+    if patch > min(size):
+        raise InputError(f"patch_size={patch} should be at most the shorter side of image_size={size}")
+    own = {"width": width, "layers": shape.get("layers", plan["layers"]), "head_width": width // heads}
+    return plan | own | {"patch_size": patch, "image_size": size}
+
+
+def _text(plan: dict[str, Any], shape: Mapping[str, int], length: int) -> dict[str, Any]:
+    own = {key: shape.get(f"text_{key}", plan[key]) for key in ("width", "layers", "heads")}
+    _require_heads("text_heads", own["heads"], "text_width", own["width"])
+    return plan | own | {"context_length": _require_whole("text_length", length, least=2)}
+
+
+def _set_stride(visual: nn.Module, stride: tuple[int, int]) -> None:
+    """Move the patches by another step, which open_clip has no setting for; positions are new where it changes them."""
+    visual.conv1.stride = stride
+    sides = zip(visual.image_size, visual.patch_size, stride, strict=True)
+    visual.grid_size = tuple((side - patch) // step + 1 for side, patch, step in sides)
+    old = visual.positional_embedding
+    rows = 1 + visual.grid_size[0] * visual.grid_size[1]
+    if len(old) != rows:
+        visual.positional_embedding = nn.Parameter(old.shape[1] ** -0.5 * torch.randn(rows, old.shape[1]))
+
+
+def _require_whole(name: str, value: int, least: int = 1) -> int:
+    if not isinstance(value, int) or value < least:
+        raise InputError(f"{name}={value!r} should be a whole number, {least} or more")
+    return value
+
+
+def _require_heads(name: str, heads: int, width_name: str, width: int) -> None:
+    if heads < 1 or width % heads:
+        raise InputError(f"{name}={heads} should divide {width_name}={width}: set {name}")
+
+
+def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
+    if len(pair) != 2 or not all(isinstance(number, int) and number > 0 for number in pair):
+        raise InputError(f"{name}={value!r} should be two whole numbers above 0, rows and columns")
+    return pair
+
+
+def _encode(sentence: str) -> list[int]:
+    """Return the tokens of a sentence alone; a special word is one wherever it stands."""
+    return _tokenizer().encode(SPECIAL_WORD.sub(r" \g<0> ", sentence))
+
+
+@cache
+def _tokenizer() -> Any:
+    return _open_clip("open_clip.tokenizer").SimpleTokenizer()
+
+
+def _open_clip(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f'CLIP needs open_clip, which does not import ({first_line(error)}): pip install "agreid-plugin[clip]"'
+        ) from error
