@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.nn.sizes import pair, patch_grid, whole
 
 SOT, EOT = 49406, 49407  # tokens that start and end a sentence
 VOCABULARY = 49408
@@ -238,10 +239,11 @@ def build_clip(
     for key, value in shape.items():
         if key not in SHAPE:
             raise unknown("shape of a CLIP", key, SHAPE)
-        _require_whole(key, value)
+        whole(key, value)
     vision, text = _vision(plan["vision_cfg"], shape, image_size), _text(plan["text_cfg"], shape, text_length)
     patch, embed_dim = vision["patch_size"], shape.get("embed_dim", plan["embed_dim"])
-    steps = _pair("stride", patch if stride is None else stride)
+    steps = pair("stride", patch if stride is None else stride)
+    patch_grid(vision["image_size"], patch, steps)
     if max(steps) > patch:
         raise InputError(f"stride={stride!r} should be from 1 to the side of a patch, {patch}")
     quick_gelu = quick_gelu or plan.get("quick_gelu", False)
@@ -309,12 +311,10 @@ def _is_plain(plan: Mapping[str, Any]) -> bool:
 
 
 def _vision(plan: dict[str, Any], shape: Mapping[str, int], image_size: Sequence[int]) -> dict[str, Any]:
-    size = _pair("image_size", image_size)
+    size = pair("image_size", image_size)
     width, patch = shape.get("width", plan["width"]), shape.get("patch_size", plan["patch_size"])
     heads = shape.get("heads", width // plan.get("head_width", 64))
     _require_heads("heads", heads, "width", width)
-    if patch > min(size):
-        raise InputError(f"patch_size={patch} should be at most the shorter side of image_size={size}")
     own = {"width": width, "layers": shape.get("layers", plan["layers"]), "head_width": width // heads}
     return plan | own | {"patch_size": patch, "image_size": size}
 
@@ -322,36 +322,22 @@ def _vision(plan: dict[str, Any], shape: Mapping[str, int], image_size: Sequence
 def _text(plan: dict[str, Any], shape: Mapping[str, int], length: int) -> dict[str, Any]:
     own = {key: shape.get(f"text_{key}", plan[key]) for key in ("width", "layers", "heads")}
     _require_heads("text_heads", own["heads"], "text_width", own["width"])
-    return plan | own | {"context_length": _require_whole("text_length", length, least=2)}
+    return plan | own | {"context_length": whole("text_length", length, least=2)}
 
 
 def _set_stride(visual: nn.Module, stride: tuple[int, int]) -> None:
     """Move the patches by another step, which open_clip has no setting for; positions are new where it changes them."""
     visual.conv1.stride = stride
-    sides = zip(visual.image_size, visual.patch_size, stride, strict=True)
-    visual.grid_size = tuple((side - patch) // step + 1 for side, patch, step in sides)
+    visual.grid_size = patch_grid(visual.image_size, visual.patch_size[0], stride)
     old = visual.positional_embedding
     rows = 1 + visual.grid_size[0] * visual.grid_size[1]
     if len(old) != rows:
         visual.positional_embedding = nn.Parameter(old.shape[1] ** -0.5 * torch.randn(rows, old.shape[1]))
 
 
-def _require_whole(name: str, value: int, least: int = 1) -> int:
-    if not isinstance(value, int) or value < least:
-        raise InputError(f"{name}={value!r} should be a whole number, {least} or more")
-    return value
-
-
 def _require_heads(name: str, heads: int, width_name: str, width: int) -> None:
     if heads < 1 or width % heads:
         raise InputError(f"{name}={heads} should divide {width_name}={width}: set {name}")
-
-
-def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(pair) != 2 or not all(isinstance(number, int) and number > 0 for number in pair):
-        raise InputError(f"{name}={value!r} should be two whole numbers above 0, rows and columns")
-    return pair
 
 
 def _encode(sentence: str) -> list[int]:

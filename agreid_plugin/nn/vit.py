@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agreid_plugin.errors import InputError, require_within, unknown
 from agreid_plugin.nn.attention import Block
+from agreid_plugin.nn.sizes import pair, patch_grid, whole
 
 Hook = Callable[[int, Tensor], Tensor]
 """Takes a block's number and all tokens (B, 1+T+N, D), and returns the tokens to go on with."""
@@ -80,12 +81,12 @@ class VisionTransformer(nn.Module):
         checkpointing: bool = False,
     ):
         super().__init__()
-        patch_size, self.image_size = _whole("patch_size", patch_size), _pair("image_size", image_size)
-        stride = _pair("stride", patch_size if stride is None else stride)
-        self.grid = _grid(self.image_size, patch_size, stride)
+        patch_size, self.image_size = whole("patch_size", patch_size), pair("image_size", image_size)
+        stride = pair("stride", patch_size if stride is None else stride)
+        self.grid = patch_grid(self.image_size, patch_size, stride)
         self.num_patches = self.grid[0] * self.grid[1]
-        self.width, self.depth = _whole("width", width), _whole("depth", depth)
-        self.extra_tokens = _whole("extra_tokens", extra_tokens, least=0)
+        self.width, self.depth = whole("width", width), whole("depth", depth)
+        self.extra_tokens = whole("extra_tokens", extra_tokens, least=0)
         self.checkpointing = checkpointing
 
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
@@ -175,25 +176,3 @@ def _drop_rates(last: float, depth: int) -> list[float]:
     """Grow from 0 at the first block to `last` at the last one."""
     require_within("drop_path", last, 0, 1)
     return [last * number / max(depth - 1, 1) for number in range(depth)]
-
-
-def _whole(name: str, value: int, least: int = 1) -> int:
-    if not isinstance(value, int) or value < least:
-        raise InputError(f"{name}={value!r} should be a whole number, {least} or more")
-    return value
-
-
-def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    """Return (rows, columns) of one number for both or of two."""
-    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(pair) != 2 or not all(isinstance(number, int) and number > 0 for number in pair):
-        raise InputError(f"{name}={value!r} should be two whole numbers above 0, rows and columns")
-    return pair
-
-
-def _grid(image_size: tuple[int, int], patch_size: int, stride: tuple[int, int]) -> tuple[int, int]:
-    """Count the rows and columns of patches that lie within the image."""
-    if patch_size > min(image_size):
-        raise InputError(f"patch_size={patch_size} should be at most the shorter side of image_size={image_size}")
-    rows, cols = ((side - patch_size) // step + 1 for side, step in zip(image_size, stride, strict=True))
-    return rows, cols
