@@ -1,20 +1,28 @@
 """Losses on embeddings, each a small module that knows no host."""
 
+from agreid_plugin.losses.attributes import AttributeLoss
 from agreid_plugin.losses.balance import LoadBalanceLoss, load_balance
+from agreid_plugin.losses.contrastive import SupConLoss
 from agreid_plugin.losses.identity import IdentityLoss
-from agreid_plugin.losses.objectives import OnFeatures, OnLogits, identity_objectives
+from agreid_plugin.losses.itc import NITC, RITC
+from agreid_plugin.losses.objectives import OnFeatures, OnLogits, OnParts, identity_objectives
 from agreid_plugin.losses.orthogonal import OrthogonalLoss
 from agreid_plugin.losses.triplet import TripletLoss
 from agreid_plugin.losses.vial import VIAL
 from agreid_plugin.losses.view import ViewLoss
 
 __all__ = [
+    "NITC",
+    "RITC",
     "VIAL",
+    "AttributeLoss",
     "IdentityLoss",
     "LoadBalanceLoss",
     "OnFeatures",
     "OnLogits",
+    "OnParts",
     "OrthogonalLoss",
+    "SupConLoss",
     "TripletLoss",
     "ViewLoss",
     "identity_objectives",

@@ -23,16 +23,18 @@ class IdentityLoss(nn.Module):
     Args:
         weight: factor of the whole loss.
         smoothing: share of the target taken from the true identity and spread evenly over the C - 1 others, as
-            fast-reid does; torch's own smoothing spreads it over all C.
+            fast-reid does.
         over_nonzero: divide by the number of images whose loss is not exactly zero, at least 1, as fast-reid does,
             rather than by B. The two differ once the classifier is certain of some images to the last bit.
+        over_all: spread the smoothing over all C, the true identity among them, as torch, CLIP-ReID and SVPR-ReID do.
     """
 
-    def __init__(self, weight: float = 1.0, smoothing: float = 0.0, over_nonzero: bool = False):
+    def __init__(self, weight: float = 1.0, smoothing: float = 0.0, over_nonzero: bool = False, over_all: bool = False):
         super().__init__()
         self.weight = require_within("weight", weight, 0, math.inf)
         self.smoothing = require_within("smoothing", smoothing, 0, 1)
         self.over_nonzero = over_nonzero
+        self.over_all = over_all
 
     def forward(self, logits: Tensor, pids: Tensor) -> Tensor:
         """Return the loss of a batch: (B, C), (B,) -> (). An identity is its column in the logits."""
@@ -49,16 +51,20 @@ class IdentityLoss(nn.Module):
         true = log_probs.gather(1, pids[:, None]).squeeze(1)  # (B,)
         if not self.smoothing:
             return -true
-        others = (log_probs.sum(dim=1) - true) / (logits.shape[1] - 1)
-        return -(1 - self.smoothing) * true - self.smoothing * others
+        total, classes = log_probs.sum(dim=1), logits.shape[1]
+        spread = total / classes if self.over_all else (total - true) / (classes - 1)  # (B,)
+        return -(1 - self.smoothing) * true - self.smoothing * spread
 
     def _require_batch(self, logits: Tensor, pids: Tensor) -> None:
         if logits.dim() != 2:
             raise InputError(f"logits={tuple(logits.shape)} should have two dimensions, images and identities")
-        if self.smoothing and logits.shape[1] < 2:
+        if self.smoothing and not self.over_all and logits.shape[1] < 2:
             raise InputError(f"logits={tuple(logits.shape)} should have two identities or more for smoothing")
         require_labels(logits, pids=pids)
 
     def extra_repr(self) -> str:
         """Name the hyper-parameters when printed."""
-        return f"weight={self.weight}, smoothing={self.smoothing}, over_nonzero={self.over_nonzero}"
+        return (
+            f"weight={self.weight}, smoothing={self.smoothing}, over_nonzero={self.over_nonzero}, "
+            f"over_all={self.over_all}"
+        )

@@ -25,3 +25,13 @@ def require_features(features: Tensor, **labels: Tensor | None) -> None:
     if features.dim() != 2:
         raise InputError(f"features={tuple(features.shape)} should have two dimensions, images and width")
     require_labels(features, **labels)
+
+
+def require_pairs(images: Tensor, texts: Tensor, pids: Tensor) -> None:
+    """Refuse features of images and texts that are not one of each a person's label."""
+    for name, features in (("images", images), ("texts", texts)):
+        if features.dim() != 2:
+            raise InputError(f"{name}={tuple(features.shape)} should have two dimensions, {name} and width")
+    if texts.shape != images.shape:
+        raise InputError(f"texts={tuple(texts.shape)} should have the shape of images: {tuple(images.shape)}")
+    require_labels(images, pids=pids)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import Tensor, nn
 
 from agreid_plugin.losses.identity import IdentityLoss
@@ -31,6 +34,26 @@ class OnFeatures(nn.Module):
     def forward(self, head: HeadOutputs, batch: Batch) -> Tensor:
         """Return the loss of a head's features: () from (B, D) and (B,)."""
         return self.loss(head.features, batch.pids)
+
+
+class OnParts(nn.Module):
+    """A loss of what only some methods make: features of views or texts, logits of attributes, routers.
+
+    Args:
+        loss: what is computed.
+        parts: attributes of the outputs that a method gives its objectives, in the order that the loss takes them.
+        labels: fields of the batch that the loss takes after them.
+    """
+
+    def __init__(self, loss: nn.Module, parts: Sequence[str], labels: Sequence[str] = ()):
+        super().__init__()
+        self.loss = loss
+        self.parts, self.labels = tuple(parts), tuple(labels)
+
+    def forward(self, outputs: Any, batch: Batch) -> Tensor:
+        """Return the loss of a method's outputs, `HeadOutputs` with more attributes or anything else that has them."""
+        parts = [getattr(outputs, name) for name in self.parts]
+        return self.loss(*parts, *(getattr(batch, name) for name in self.labels))
 
 
 def identity_objectives(over_nonzero: bool = False) -> nn.ModuleDict:

@@ -1,4 +1,4 @@
-"""Orthogonality of identity and view features (ViSA, CVPR 2026, Eq. 17).
+"""Orthogonality of identity and view features (ViSA, CVPR 2026, Eq. 17; SVPR-ReID, AAAI 2026, Eq. 10).
 
 Shapes: B images, features of width D.
 """
@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.errors import InputError, require_within, unknown
 from agreid_plugin.losses.inputs import precise
+
+KINDS = ("cosine", "dot")
 
 
 class OrthogonalLoss(nn.Module):
@@ -22,11 +24,16 @@ class OrthogonalLoss(nn.Module):
 
     Args:
         weight: factor of the whole loss.
+        kind: `cosine`, which ViSA prints and SVPR-ReID's released code has as well, or `dot`, the sum of |<f_inv,
+            f_spe>| over the batch that SVPR-ReID prints (Eq. 10): it grows with the batch and the features' lengths.
     """
 
-    def __init__(self, weight: float = 1.0):
+    def __init__(self, weight: float = 1.0, kind: str = "cosine"):
         super().__init__()
         self.weight = require_within("weight", weight, 0, math.inf)
+        if kind not in KINDS:
+            raise unknown("kind of orthogonality", kind, KINDS)
+        self.kind = kind
 
     def forward(self, identity: Tensor, view: Tensor) -> Tensor:
         """Return the loss of a batch: (B, D), (B, D) -> (). The gradient reaches both."""
@@ -36,9 +43,11 @@ class OrthogonalLoss(nn.Module):
             raise InputError(f"view={tuple(view.shape)} should have the shape of identity: {tuple(identity.shape)}")
         with torch.autocast(identity.device.type, enabled=False):
             identity, view = precise(identity), precise(view)
+            if self.kind == "dot":
+                return self.weight * (identity * view).sum(dim=1).abs().sum()
             cos = F.cosine_similarity(identity, view, dim=1)  # (B,)
             return self.weight * cos.abs().sum() / max(len(cos), 1)
 
     def extra_repr(self) -> str:
         """Name the hyper-parameters when printed."""
-        return f"weight={self.weight}"
+        return f"weight={self.weight}, kind={self.kind!r}"

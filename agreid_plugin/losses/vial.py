@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import require_within
+from agreid_plugin.losses.gathering import gather_features, gather_labels
 from agreid_plugin.losses.inputs import precise, require_features
 from agreid_plugin.types import UNKNOWN
 
@@ -37,8 +37,7 @@ class VIAL(nn.Module):
         hard_mining: whether hard negatives take part (Eq. 10) or positives alone (Eq. 9).
         gather: pair the images of all processes rather than each process's own. Every process must bring as many.
             The value is that of the whole batch, on every process. So is the gradient, once averaged over processes
-            as DistributedDataParallel does: a process differentiates by its own images alone, hence the sum over
-            processes would be right and the average is made so by a factor of the number of processes.
+            as DistributedDataParallel does; `gathering` says why.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class VIAL(nn.Module):
         with torch.autocast(features.device.type, enabled=False):
             features = precise(features)
             if self.gather:
-                features, pids, known = _gather(features, pids, known)
+                features, (pids, known) = gather_features(features), gather_labels(pids, known)
             return self.weight * self._mean_over_pairs(cosines(features), *pairs(pids, known))
 
     def _mean_over_pairs(self, cos: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -101,20 +100,3 @@ def pairs(pids: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     paired = known[:, None] & known & ~torch.eye(len(pids), dtype=torch.bool, device=pids.device)
     same = pids[:, None] == pids
     return paired & same, paired & ~same
-
-
-def _gather(features: Tensor, pids: Tensor, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Join the batches of all processes; see `gather` of `VIAL` for the gradient."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return features, pids, known
-    fixed = features.detach()
-    everyone = _all_gather(fixed)
-    everyone[dist.get_rank()] = fixed + dist.get_world_size() * (features - fixed)
-    pids, known = torch.cat(_all_gather(torch.stack([pids.long(), known.long()])), dim=1)
-    return torch.cat(everyone), pids, known.bool()
-
-
-def _all_gather(values: Tensor) -> list[Tensor]:
-    everyone = [torch.empty_like(values) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, values.contiguous())
-    return everyone

@@ -150,6 +150,7 @@ CASES = [  # height, width, n, alpha, theta_max
     (16, 8, 4, 0.5, 45.0),
     (13, 11, 4, 0.7, 180.0),  # one row and three columns left over
     (10, 7, 5, 1.0, 90.0),
+    (19, 20, 8, 0.5, 45.0),  # rows of images and of patches share no longer piece than half a patch
     (6, 6, 1, 0.5, 180.0),
 ]
 

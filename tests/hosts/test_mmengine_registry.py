@@ -18,7 +18,7 @@ from agreid_plugin.methods.visa import ViSABackbone
 from agreid_plugin.types import Batch
 
 VIT = {"image_size": (32, 16), "patch_size": 8, "width": 16, "depth": 2, "heads": 2}
-ON_HEADS = {"OnFeatures", "OnLogits"}  # they wrap a loss, and take no plain values
+ON_HEADS = {"OnFeatures", "OnLogits", "OnParts"}  # they wrap a loss, and take no plain values
 
 
 def test_the_root_registry_builds_a_loss_without_custom_imports(tmp_path):

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import agreid_plugin  # noqa: F401  makes the host import on today's torch
@@ -19,12 +20,15 @@ def random_batch(seed: int, dtype: torch.dtype = torch.float32) -> tuple[torch.T
     return 3 * torch.randn(9, 5, generator=generator, dtype=dtype), torch.randint(0, 5, (9,), generator=generator)
 
 
-def slow_identity(logits, pids, smoothing=0.0, over_nonzero=False) -> float:
+def slow_identity(logits, pids, smoothing=0.0, over_nonzero=False, over_all=False) -> float:
     """Eq. 14 with smoothed targets, image by image and class by class."""
     losses = []
     for row, pid in zip(logits.tolist(), pids.tolist(), strict=True):
         total = sum(math.exp(logit) for logit in row)
-        targets = [1 - smoothing if c == pid else smoothing / (len(row) - 1) for c in range(len(row))]
+        if over_all:
+            targets = [(1 - smoothing) * (c == pid) + smoothing / len(row) for c in range(len(row))]
+        else:
+            targets = [1 - smoothing if c == pid else smoothing / (len(row) - 1) for c in range(len(row))]
         losses.append(-sum(t * math.log(math.exp(logit) / total) for t, logit in zip(targets, row, strict=True)))
     return sum(losses) / (max(sum(loss != 0 for loss in losses), 1) if over_nonzero else len(losses))
 
@@ -37,6 +41,9 @@ def slow_identity(logits, pids, smoothing=0.0, over_nonzero=False) -> float:
         ({"weight": 2.0}, 0.980829),
         # 0.9 * 0.693147 + 0.05 * 2 * 1.386294 = 0.762462, 0.9 * 0.287682 + 0.05 * 2 * 2.079442 = 0.466858.
         ({"smoothing": 0.1}, 0.614660),
+        # Means of all three -log p: (0.693147 + 2 * 1.386294) / 3 = 1.155245, (0.287682 + 2 * 2.079442) / 3 = 1.482189:
+        # 0.9 * 0.693147 + 0.1 * 1.155245 = 0.739357 and 0.9 * 0.287682 + 0.1 * 1.482189 = 0.407133.
+        ({"smoothing": 0.1, "over_all": True}, 0.573245),
         # Neither loss is zero.
         ({"over_nonzero": True}, 0.490415),
     ],
@@ -50,13 +57,21 @@ def test_dividing_by_losses_that_are_not_zero_by_hand():  # losses log 2, 0, 0
     assert IdentityLoss(over_nonzero=True)(SURE, SURE_PIDS).item() == pytest.approx(math.log(2))
 
 
+@pytest.mark.parametrize("over_all", [True, False])
 @pytest.mark.parametrize("over_nonzero", [True, False])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_equals_the_slow_loop(seed, smoothing, over_nonzero):
-    batch = random_batch(seed)
-    loss = IdentityLoss(smoothing=smoothing, over_nonzero=over_nonzero)(*batch)
-    assert loss.item() == pytest.approx(slow_identity(*batch, smoothing, over_nonzero), rel=1e-5)
+@pytest.mark.parametrize("seed", range(2))
+def test_equals_the_slow_loop(seed, smoothing, over_nonzero, over_all):
+    batch, arguments = random_batch(seed), (smoothing, over_nonzero, over_all)
+    loss = IdentityLoss(1.0, *arguments)(*batch)
+    assert loss.item() == pytest.approx(slow_identity(*batch, *arguments), rel=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_smoothing_over_all_is_that_of_torch(smoothing):
+    logits, pids = random_batch(3)
+    expected = nn.functional.cross_entropy(logits, pids, label_smoothing=smoothing)
+    torch.testing.assert_close(IdentityLoss(smoothing=smoothing, over_all=True)(logits, pids), expected)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -73,7 +88,9 @@ def test_equals_the_host_in_value_and_gradient(batch, smoothing):
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"smoothing": 0.2}, {"over_nonzero": True}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"smoothing": 0.2}, {"over_nonzero": True}, {"smoothing": 0.2, "over_all": True}]
+)
 def test_gradient(arguments):
     logits, pids = random_batch(0, torch.float64)
     assert torch.autograd.gradcheck(lambda x: IdentityLoss(**arguments)(x, pids), logits.requires_grad_())
@@ -87,9 +104,10 @@ def test_an_empty_batch_is_a_zero_that_keeps_the_graph(over_nonzero):
     assert loss.item() == 0
 
 
-def test_one_identity_costs_nothing():
+@pytest.mark.parametrize("arguments", [{"over_nonzero": True}, {"smoothing": 0.1, "over_all": True}])
+def test_one_identity_costs_nothing(arguments):
     logits = torch.rand(3, 1, requires_grad=True)
-    loss = IdentityLoss(over_nonzero=True)(logits, torch.zeros(3, dtype=torch.long))
+    loss = IdentityLoss(**arguments)(logits, torch.zeros(3, dtype=torch.long))
     loss.backward()
     assert loss.item() == 0
 

@@ -34,14 +34,21 @@ def test_equals_the_slow_loop(seed):
     assert OrthogonalLoss()(*batch).item() == pytest.approx(slow_orthogonal(*batch), rel=1e-5)
 
 
-def test_gradient_reaches_both():
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_the_printed_dot_product_by_hand(weight):  # SVPR-ReID, Eq. 10: |0| + |3 * 4 + 4 * 3| + |-2|, summed
+    assert OrthogonalLoss(weight, kind="dot")(IDENTITY, VIEW).item() == pytest.approx(weight * 26)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "dot"])
+def test_gradient_reaches_both(kind):
     identity, view = random_batch(0, torch.float64)
-    assert torch.autograd.gradcheck(OrthogonalLoss(), (identity.requires_grad_(), view.requires_grad_()))
+    assert torch.autograd.gradcheck(OrthogonalLoss(kind=kind), (identity.requires_grad_(), view.requires_grad_()))
 
 
-def test_an_empty_batch_is_a_zero_that_keeps_the_graph():
+@pytest.mark.parametrize("kind", ["cosine", "dot"])
+def test_an_empty_batch_is_a_zero_that_keeps_the_graph(kind):
     identity, view = (torch.zeros(0, 4, requires_grad=True) for _ in range(2))
-    loss = OrthogonalLoss()(identity, view)
+    loss = OrthogonalLoss(kind=kind)(identity, view)
     loss.backward()
     assert loss.item() == 0
 
@@ -80,3 +87,8 @@ def test_bad_batches_are_named():
     ]:
         with pytest.raises(InputError, match=words):
             OrthogonalLoss()(*batch)
+
+
+def test_an_unknown_kind_is_named():
+    with pytest.raises(InputError, match=r"^kind of orthogonality 'cosin' unknown \(did you mean cosine\?\)[^\n]*$"):
+        OrthogonalLoss(kind="cosin")

@@ -14,7 +14,6 @@ from torch import Generator, Tensor
 from agreid_plugin.data.augment.base import (
     Augmentation,
     as_floating,
-    as_patches,
     cast,
     draw,
     draw_angles,
@@ -118,13 +117,29 @@ def rotate_patches(
         alpha: share of the rotated patch in the mix.
         fill: `zero` or `self`.
     """
-    mixed = images.clone()
-    patches = as_patches(mixed, n)  # (B, R, K, C, n, n), a view of `mixed`
-    _require_grid(patches, angles=angles, selected=selected)
-    original = as_floating(patches[selected])  # (S, C, n, n)
+    _require_grid(images, n, angles=angles, selected=selected)
+    mixed = images.clone(memory_format=torch.contiguous_format)
+    length = math.gcd(n, images.shape[-1])  # of the longest pieces that divide rows of patches and of images
+    pieces, places = mixed.view(-1, length), _places(images, selected, n, length)
+    # Whole pieces are copied many times faster than one pixel after another, which indexing by patches would do.
+    original = as_floating(pieces.index_select(0, places)).view(-1, images.shape[1], n, n)  # (S, C, n, n)
     rotated = rotate(original, angles[selected], fill)
-    patches[selected] = cast(torch.lerp(original, rotated, alpha), images.dtype)
+    pieces.index_copy_(0, places, cast(torch.lerp(original, rotated, alpha), images.dtype).view(-1, length))
     return mixed
+
+
+def _places(images: Tensor, selected: Tensor, n: int, length: int) -> Tensor:
+    """Return where the selected patches are among the pieces of a batch, in the order of their pixels.
+
+    A piece is `length` pixels of a row. Each of the S patches has C * n * n / length of them.
+    """
+    channels, height, width = images.shape[1:]
+    across = width // length  # pieces in a row of an image
+    image, row, column = selected.nonzero(as_tuple=True)  # (S,) each
+    first = (image * channels * height + row * n) * across + column * (n // length)  # (S,)
+    channel, line, piece = (torch.arange(count, device=images.device) for count in (channels, n, n // length))
+    further = (channel[:, None, None] * height + line[:, None]) * across + piece  # (C, n, n / length)
+    return (first[:, None] + further.flatten()).flatten()
 
 
 def rotate(images: Tensor, angles: Tensor, fill: str = "zero") -> Tensor:
@@ -146,13 +161,14 @@ def rotation_grid(angles: Tensor, height: int, width: int) -> Tensor:
 
     Positions are (x, y) as `grid_sample` takes them with `align_corners=False`: from -1 to 1 between the outer edges.
     """
-    y = torch.arange(height, dtype=angles.dtype, device=angles.device)[:, None] - (height - 1) / 2  # (h, 1)
+    y = torch.arange(height, dtype=angles.dtype, device=angles.device) - (height - 1) / 2  # (h,)
     x = torch.arange(width, dtype=angles.dtype, device=angles.device) - (width - 1) / 2  # (w,)
-    radians = torch.deg2rad(angles)[:, None, None]  # (S, 1, 1)
-    cos, sin = radians.cos(), radians.sin()
-    from_x = x * (cos * 2 / width) - y * (sin * 2 / width)  # (S, h, w)
-    from_y = x * (sin * 2 / height) + y * (cos * 2 / height)
-    return torch.stack([from_x, from_y], dim=-1)
+    y, x = torch.meshgrid(y, x, indexing="ij")  # (h, w) each
+    upright = torch.stack([x * 2 / width, y * 2 / height], dim=-1)  # (h, w, 2), where pixels come from at 0 degrees
+    quarter = torch.stack([-y * 2 / width, x * 2 / height], dim=-1)  # and at 90
+    radians = torch.deg2rad(angles)[:, None]  # (S, 1)
+    grid = torch.addcmul(radians.cos() * upright.flatten(), radians.sin(), quarter.flatten())  # (S, h * w * 2)
+    return grid.view(-1, height, width, 2)
 
 
 def _require_fill(fill: str) -> str:
@@ -161,7 +177,8 @@ def _require_fill(fill: str) -> str:
     return fill
 
 
-def _require_grid(patches: Tensor, **given: Tensor) -> None:
+def _require_grid(images: Tensor, n: int, **given: Tensor) -> None:
+    patches = (len(images), *patch_grid(images, n))
     for name, values in given.items():
-        if values.shape != patches.shape[:3]:
-            raise InputError(f"{name}={tuple(values.shape)} should have one value a patch: {tuple(patches.shape[:3])}")
+        if values.shape != patches:
+            raise InputError(f"{name}={tuple(values.shape)} should have one value a patch: {patches}")

@@ -49,7 +49,10 @@ class RandomRotation(Augmentation):
 
 
 class PatchShuffle(Augmentation):
-    """Shuffles the pixels within every patch of an image (Kang et al., 2017, whose settings are the defaults).
+    """Shuffles the pixels within every patch of an image ("PatchShuffle Regularization", Kang et al., 2017).
+
+    That work shuffles feature maps as well; here it is images alone. The defaults, 2 x 2 pixels and 0.05, are those of
+    a public re-implementation, and have not been checked against the experiments of the paper.
 
     Args:
         p_img: how likely an image is shuffled.

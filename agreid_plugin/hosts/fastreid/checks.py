@@ -18,7 +18,7 @@ from agreid_plugin.evaluation import NUMBERS, Metrics
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.data import view_of
 from agreid_plugin.hosts.fastreid.evaluator import TestSet
-from agreid_plugin.hosts.fastreid.losses import LOSSES
+from agreid_plugin.hosts.fastreid.losses import check_losses
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.hosts.fastreid.transforms import check_pipeline
 from agreid_plugin.types import UNKNOWN
@@ -31,6 +31,7 @@ VIT_DEPTHS = ("small", "base")
 def check_config(cfg) -> None:
     """Check what can be told from the configuration alone."""
     _check_names(cfg)
+    check_losses(cfg)
     check_pipeline(cfg.INPUT.PIPELINE)
     _check_numbers(cfg)
     _check_model(cfg)
@@ -41,7 +42,6 @@ def _check_names(cfg) -> None:
         ("MODEL.META_ARCHITECTURE", [cfg.MODEL.META_ARCHITECTURE], META_ARCH_REGISTRY._obj_map),
         ("MODEL.BACKBONE.NAME", [cfg.MODEL.BACKBONE.NAME], BACKBONE_REGISTRY._obj_map),
         ("MODEL.HEADS.NAME", [cfg.MODEL.HEADS.NAME], REID_HEADS_REGISTRY._obj_map),
-        ("MODEL.LOSSES.NAME", cfg.MODEL.LOSSES.NAME, LOSSES),
         ("DATASETS.NAMES", cfg.DATASETS.NAMES, DATASET_REGISTRY._obj_map),
         ("DATASETS.TESTS", cfg.DATASETS.TESTS, DATASET_REGISTRY._obj_map),
         ("DATALOADER.SAMPLER_TRAIN", [cfg.DATALOADER.SAMPLER_TRAIN], data.SAMPLERS),

@@ -28,8 +28,11 @@ def teach(architecture: type[nn.Module]) -> None:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         build(self, *args, **kwargs)
         cfg = next((each for each in (*args, *kwargs.values()) if isinstance(each, CfgNode)), None)
-        others = () if cfg is None else [name for name in cfg.MODEL.LOSSES.NAME if name not in HOST_LOSSES]
-        self.objectives = build_objectives(cfg, others)
+        if cfg is None:  # the host's own parts, given ready made
+            self.objectives = nn.ModuleDict()
+        else:
+            others = [name for name in cfg.MODEL.LOSSES.NAME if name not in HOST_LOSSES]
+            self.objectives = build_objectives(cfg, others)
 
     @wraps(compute)
     def losses(self, *args: Any) -> dict[str, Tensor]:

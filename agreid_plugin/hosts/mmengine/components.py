@@ -11,13 +11,35 @@ from torch import nn
 from agreid_plugin.data import augment
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.registry import MODELS, TRANSFORMS
-from agreid_plugin.losses import VIAL, IdentityLoss, LoadBalanceLoss, OrthogonalLoss, TripletLoss, ViewLoss
+from agreid_plugin.losses import (
+    NITC,
+    RITC,
+    VIAL,
+    AttributeLoss,
+    IdentityLoss,
+    LoadBalanceLoss,
+    OrthogonalLoss,
+    SupConLoss,
+    TripletLoss,
+    ViewLoss,
+)
 from agreid_plugin.methods import vdt, visa
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.decoupled import DecoupledEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 
-LOSSES = (VIAL, IdentityLoss, LoadBalanceLoss, OrthogonalLoss, TripletLoss, ViewLoss)
+LOSSES = (
+    NITC,
+    RITC,
+    VIAL,
+    AttributeLoss,
+    IdentityLoss,
+    LoadBalanceLoss,
+    OrthogonalLoss,
+    SupConLoss,
+    TripletLoss,
+    ViewLoss,
+)
 NETWORKS = (BNNeck, VisionTransformer)
 """Classes that are built from plain values, and registered as they are."""
 

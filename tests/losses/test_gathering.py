@@ -1,0 +1,86 @@
+"""Losses of images and texts whose batches are spread over processes; `test_vial` has that of images alone."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from agreid_plugin.losses import NITC, RITC, SupConLoss
+from agreid_plugin.losses.gathering import gather_features, gather_labels
+
+
+def losses(gather: bool) -> dict[str, nn.Module]:
+    return {"nitc": NITC(gather=gather), "ritc": RITC(gather=gather), "supcon": SupConLoss(gather=gather)}
+
+
+class Towers(nn.Module):
+    """Features of images and texts, and a learned scale that some losses use."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.images, self.texts = nn.Linear(5, 3), nn.Linear(4, 3)
+        self.log_scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, images, texts):
+        return self.images(images), self.texts(texts), self.log_scale.exp()
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    images, texts = (torch.randn(8, width, generator=generator) for width in (5, 4))
+    return images, texts, torch.tensor([0, 1, 2, 2, 1, 0, 3, 2])  # people on both processes
+
+
+def loss_and_gradients(model: nn.Module, loss: nn.Module, images, texts, pids) -> list[torch.Tensor]:
+    model.zero_grad()
+    of_images, of_texts, scale = model(images, texts)
+    value = (
+        loss(scale * of_images, of_texts, pids)
+        if isinstance(loss, SupConLoss)
+        else loss(of_images, of_texts, pids, scale)
+    )
+    value.backward()
+    return [value.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+
+
+def train_one_step(rank: int, folder: str) -> None:
+    """One of two processes: its half of the pairs, gathered, and the averaged gradients."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    model = DistributedDataParallel(Towers())
+    half = [values[4 * rank : 4 * rank + 4] for values in batch()]
+    found = {name: loss_and_gradients(model, loss, *half) for name, loss in losses(gather=True).items()}
+    torch.save((found, gather_labels(torch.tensor([rank, 7]), torch.tensor([rank == 0, True]))), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """What two processes saved, in the order of their ranks."""
+    folder = tmp_path_factory.mktemp("processes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        torch.multiprocessing.spawn(train_one_step, (str(folder),), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", ["nitc", "ritc", "supcon"])
+def test_two_processes_gather_to_the_loss_and_gradients_of_one(processes, name):
+    expected = loss_and_gradients(Towers(), losses(gather=False)[name], *batch())
+    for found, _ in processes:
+        torch.testing.assert_close(found[name], expected)
+
+
+def test_labels_of_two_processes_keep_their_order_and_kind(processes):
+    for _, (numbers, flags) in processes:
+        assert numbers.tolist() == [0, 7, 1, 7]
+        assert flags.tolist() == [True, True, False, True]
+        assert flags.dtype == torch.bool
+
+
+def test_alone_there_is_nothing_to_gather():
+    features, labels = torch.rand(3, 2), torch.arange(3)
+    assert gather_features(features) is features
+    assert gather_labels(labels)[0] is labels
