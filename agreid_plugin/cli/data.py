@@ -1,4 +1,4 @@
-"""`fastreid data`: make AG-Synth, check a copy of a dataset, list what can be read."""
+"""`fastreid data`: make AG-Synth, check a copy of a dataset, describe images, list what can be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from agreid_plugin.cli import arguments
+from agreid_plugin.cli import arguments, caption
 from agreid_plugin.errors import InputError, unknown
 
 MAKE_EXAMPLES = """examples:
@@ -23,11 +23,12 @@ CHECK_EXAMPLES = """examples:
 
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
-    """Add the command and its three sub-commands."""
-    parser = subparsers.add_parser("data", help="make, check and list datasets")
+    """Add the command and its sub-commands."""
+    parser = subparsers.add_parser("data", help="make, check, caption and list datasets")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     _add_make(actions)
     _add_check(actions)
+    caption.add_to(actions)
     actions.add_parser("list", help="list the datasets that can be read, with their protocols").set_defaults(run=_list)
 
 

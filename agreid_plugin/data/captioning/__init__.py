@@ -1,0 +1,45 @@
+"""DTG, the caption generator of TAG-CLIP: images in, TAG-PEDES's annotation file out."""
+
+from agreid_plugin.data.captioning.answers import Rules, clean, judge
+from agreid_plugin.data.captioning.backends import BACKENDS, AttributeBackend, ModelBackend
+from agreid_plugin.data.captioning.composer import compose
+from agreid_plugin.data.captioning.contradictions import contradictions
+from agreid_plugin.data.captioning.crew import Interrupted
+from agreid_plugin.data.captioning.endpoint import Endpoint, EndpointError
+from agreid_plugin.data.captioning.prompts import STRATEGIES, asks
+from agreid_plugin.data.captioning.report import Report
+from agreid_plugin.data.captioning.run import refuse_existing, write_captions, write_prompts
+from agreid_plugin.data.captioning.subjects import (
+    Subject,
+    large_enough,
+    load_subjects,
+    spread,
+    unreadable,
+    with_attributes,
+)
+
+__all__ = [
+    "BACKENDS",
+    "STRATEGIES",
+    "AttributeBackend",
+    "Endpoint",
+    "EndpointError",
+    "Interrupted",
+    "ModelBackend",
+    "Report",
+    "Rules",
+    "Subject",
+    "asks",
+    "clean",
+    "compose",
+    "contradictions",
+    "judge",
+    "large_enough",
+    "load_subjects",
+    "refuse_existing",
+    "spread",
+    "unreadable",
+    "with_attributes",
+    "write_captions",
+    "write_prompts",
+]

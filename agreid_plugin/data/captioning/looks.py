@@ -1,0 +1,143 @@
+"""What attributes say of a person, whatever a dataset calls them: names become parts, values become plain words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ABSENT = frozenset({"no", "off", "none", "nothing", "false", "0", "without", "absent"})
+PRESENT = frozenset({"yes", "on", "true", "1", "with", "present"})
+_UNSURE = frozenset({"", "unknown", "occluded", "invisible", "not visible", "unclear", "uncertain", "other", "others"})
+_UNSURE |= {"unsure", "undefined", "n/a", "na", "nan", "null"}
+
+NOT_OF_THE_PERSON = "not of the person"
+
+_AREAS = {
+    "upper": r"upper(?:body|half)?|top|torso|up",
+    "lower": r"lower(?:body|half)?|bottoms?|down",
+    "shoes": r"feet|foot|shoes?|footwear",
+    "hair": r"hair",
+    "head": r"head|hat|headwear|cap",
+    "bag": r"bags?|belongings?|accessor(?:y|ies)|carrying",
+    "umbrella": r"umbrella",
+}
+_KIND = r"(?:clothing|clothes|cloth|garment|type|kind|wear|accessor(?:y|ies))?"
+_ASPECTS = {"kind": "", "color": r"colou?rs?", "style": r"style|length|pattern|texture|print"}
+_WHOLE = {
+    "gender": r"gender|sex",
+    "age": r"age(?:group|range)?",
+    "height": r"height|stature",
+    "build": r"build|weight|volume|figure|body(?:shape|type|build)",
+    "ethnicity": r"ethnic(?:ity)?|race|skin(?:colou?r)?",
+    "beard": r"beard|facialhair",
+    "moustache": r"mou?stache",
+    "glasses": r"(?:eye)?glasses|eyewear",
+    "phone": r"(?:holding|using)?(?:mobile|cell)?phone",
+    "pose": r"pose|posture|action|motion",
+    NOT_OF_THE_PERSON: r"view(?:point|angle)?|orientation|direction|facing|illumination|light(?:ing)?|time(?:ofday)?|"
+    r"scene|background|weather|camera|platform|altitude|occlusion|resolution|distance|source|split",
+}
+_PATTERNS = {(part, "kind"): re.compile(pattern) for part, pattern in _WHOLE.items()} | {
+    (area, aspect): re.compile(f"(?:{pattern}){_KIND}(?:{last})")
+    for area, pattern in _AREAS.items()
+    for aspect, last in _ASPECTS.items()
+}
+
+_VALUES: dict[str, dict[str, str]] = {  # by part, or by part and aspect; values in lower-case letters alone
+    "gender": {
+        **dict.fromkeys(("male", "man", "m", "boy"), "man"),
+        **dict.fromkeys(("female", "woman", "f", "girl"), "woman"),
+    },
+    "age": {
+        **dict.fromkeys(("middle", "middleage", "adult", "middleaged"), "middle-aged"),
+        **dict.fromkeys(("old", "senior", "elder"), "elderly"),
+        **dict.fromkeys(("teen", "teenager", "youth"), "young"),
+    },
+    "build": {"thin": "slim", "fat": "heavily built", "heavy": "heavily built", "medium": "", "normal": ""},
+    "height": {"medium": "", "normal": "", "average": ""},
+    "hair style": {"horsetail": "ponytail", "tied": "ponytail"},
+    "glasses": {"sun": "sunglasses", **dict.fromkeys(("normal", "clear"), "glasses")},
+    "head": {"neckless": "necklace"},
+    "upper": {"tshirt": "t-shirt", "cardiga": "cardigan", "naked": ""},
+    "lower": {"leggins": "leggings", "naked": ""},
+    "shoes": {
+        **dict.fromkeys(("sportshoe", "sportshoes", "sportsshoe", "sport"), "sports shoes"),
+        **dict.fromkeys(("classicshoe", "classicshoes", "classic"), "classic shoes"),
+        **dict.fromkeys(("highheels", "highheel"), "high heels"),
+    },
+    "bag": {
+        "normal": "bag",
+        "rolling": "rolling suitcase",
+        "sportif": "sports bag",
+        "market": "shopping bag",
+    },
+    "upper style": dict.fromkeys(("plain", "solid", "pure"), ""),
+    "lower style": dict.fromkeys(("plain", "solid", "pure"), ""),
+}
+
+
+def squash(text: str) -> str:
+    """Return the letters and digits of a text, in lower case."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def words(text: str) -> str:
+    """Write `Normal_Light`, `UpperColor` or `hair-style` as people do; hyphens stay."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text.strip())
+    return re.sub(r"[\s_]+", " ", apart).lower()
+
+
+def part_of(name: str) -> tuple[str, str]:
+    """Return what an attribute is about: a part and `kind`, `color` or `style`; two empty texts if nobody can tell."""
+    plain = squash(name)
+    return next((key for key, pattern in _PATTERNS.items() if pattern.fullmatch(plain)), ("", ""))
+
+
+def value_words(name: str, value: str) -> str:
+    """Write an attribute's value as people do: `yes` and `no` for `on` and `off`, `ponytail` for `horsetail`."""
+    part, aspect = part_of(name)
+    said = words(value)
+    if said in ABSENT | PRESENT:
+        return "yes" if said in PRESENT else "no"
+    key = part if aspect in ("", "kind") else f"{part} {aspect}"
+    return said if key == "gender" else _VALUES.get(key, {}).get(squash(said)) or said
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What is known of a person.
+
+    Attributes:
+        parts: part (`upper`), part and aspect (`upper color`, `upper style`) -> value in words.
+        absent: parts the person is said not to have: `bag`, `glasses`, `beard`.
+        others: (name, value) of attributes with names of their own, in words; a thing that is there has no value.
+    """
+
+    parts: Mapping[str, str]
+    absent: frozenset[str]
+    others: tuple[tuple[str, str], ...]
+
+
+def read_looks(attributes: Mapping[str, str]) -> Looks:
+    """Sort attributes, name -> value, into what they say; unknown values and what is not of the person are dropped."""
+    parts, absent, others = {}, set(), []
+    for name, value in attributes.items():
+        (part, aspect), said = part_of(name), words(str(value))
+        key = part if aspect in ("", "kind") else f"{part} {aspect}"
+        if said in _UNSURE or part == NOT_OF_THE_PERSON:
+            continue
+        if said in ABSENT:
+            absent |= {part or words(name)} if aspect in ("", "kind") else set()
+        elif part:
+            parts[key] = _thing(part, name) if said in PRESENT else _VALUES.get(key, {}).get(squash(said), said)
+        else:
+            others.append((words(name), "" if said in PRESENT else said))
+    return Looks({key: value for key, value in parts.items() if value}, frozenset(absent), tuple(others))
+
+
+def _thing(part: str, name: str) -> str:
+    """Return what is there when an attribute says no more than yes; empty if yes tells nothing."""
+    if part == "head":
+        return "cap" if squash(name) == "cap" else "hat"
+    return part if part in ("bag", "umbrella", "phone", "beard", "moustache", "glasses") else ""

@@ -1,0 +1,83 @@
+"""Whom to describe: images, identities, and attributes from files."""
+
+from pathlib import Path
+
+import pytest
+import trees
+from caption_subjects import NAMES, six_images, with_file
+
+from agreid_plugin.data.captioning import load_subjects, spread, unreadable, with_attributes
+from agreid_plugin.errors import InputError
+
+
+@pytest.fixture
+def subjects(tmp_path):
+    return six_images(tmp_path / "TAG-PEDES" / "images")
+
+
+def test_attributes_of_images_go_before_those_of_identities(subjects, tmp_path):
+    told = {
+        "1": {"age": "old", "hair": "unknown"},
+        "0001_c2.jpg": {"age": "young", "phone": True},
+        "99": {"age": "old"},
+    }
+    described = with_file(subjects, tmp_path, told)
+    assert [dict(subject.attributes) for subject in described[:3]] == [
+        {"age": "old"},
+        {"age": "young", "phone": "yes"},
+        {},
+    ]
+
+
+def test_attributes_from_a_table(subjects, tmp_path):
+    table = trees.write_text(tmp_path / "a.csv", "path,id,Upper Color,age\n,2,Red,\n./0005_c1.jpg,,,old\n")
+    described = with_attributes(subjects, table)
+    assert [dict(subject.attributes) for subject in described[2:]] == [
+        {"Upper Color": "Red"},
+        {"Upper Color": "Red"},
+        {"age": "old"},
+        {},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.csv", "who,age\n1,old\n", "line 2 names no image and no identity; it needs one of the columns path"),
+        ("a.csv", "id,age\n1,old\n1,young\n", "line 3: '1' is there twice"),
+        ("a.csv", "id,age\n77,old\n", "none of its 1 keys, first '77', is a path or an identity"),
+        ("a.csv", "id,age\n1,unknown\n", "no attribute of anybody"),
+        ("a.json", '{"1": "old"}', "'1' is a str, expected attribute -> value"),
+        ("a.json", '{"1": {"age": [3]}}', "'1': 'age' is a list, expected a text or a number"),
+        ("a.json", "[]", "expected a dict"),
+        ("a.json", "{", "not JSON"),
+    ],
+)
+def test_bad_attribute_files_are_told(subjects, tmp_path, name, text, words):
+    with pytest.raises(InputError, match=words):
+        with_attributes(subjects, trees.write_text(tmp_path / name, text))
+
+
+def test_identities_with_names_have_attributes_too(tmp_path):
+    trees.write_images(tmp_path / "crops", ["anna/1.jpg", "ben/2.jpg"])
+    subjects = load_subjects("folder", tmp_path / "crops", identity_folders=True)
+    described = with_file(subjects, tmp_path, {"ben": {"age": "old"}})
+    assert [(s.file_path, s.pid, dict(s.attributes)) for s in described] == [
+        ("anna/1.jpg", 0, {}),
+        ("ben/2.jpg", 1, {"age": "old"}),
+    ]
+
+
+def test_a_few_images_are_spread_over_all(subjects):
+    assert [subject.file_path for subject in spread(subjects, 3)] == NAMES[::2]
+    assert spread(subjects, 99) == subjects
+    with pytest.raises(InputError, match="limit is 0"):
+        spread(subjects, 0)
+
+
+def test_unreadable_images_are_found(subjects):
+    Path(subjects[1].path).write_bytes(b"")
+    Path(subjects[4].path).write_bytes(b"not an image")
+    faults = unreadable(subjects)
+    assert list(faults) == [NAMES[1], NAMES[4]]
+    assert faults[NAMES[1]] == "empty file, 0 bytes"
