@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from released_format import randomize, released_vdt, released_visa
+from released_svpr import released_svpr
+from released_tag_clip import released_tag_clip, tiny_tag_clip
+from small_svpr import SCHEMA, batch, small_clip
 
+from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.conversion import CONVERTERS, convert_vdt, convert_visa
+from agreid_plugin.methods.conversion import CONVERTERS, convert_svpr, convert_vdt, convert_visa
+from agreid_plugin.methods.svpr import SVPR
 from agreid_plugin.methods.vdt import VDT
 from agreid_plugin.methods.visa import ViSA, build_backbone
 from agreid_plugin.nn.bnneck import BNNeck
@@ -16,12 +21,14 @@ from agreid_plugin.nn.decoupled import DecoupledEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import Batch
 
-KEYS = Path(__file__).parent.parent / "golden" / "visa_cargo.keys.json"
+GOLDEN = Path(__file__).parent.parent / "golden"
 TINY = {"image_size": (32, 16), "patch_size": 8, "width": 8, "heads": 2, "depth": 3, "extra_tokens": 1}
 BLOCK = [
     *("norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias", "attn.qkv.weight", "attn.qkv.bias"),
     *("attn.proj.weight", "attn.proj.bias", "mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"),
 ]
+SVPR_HEADS = ("header", "header_cvpr", "header_local", "header_view")
+CLASSIFIERS = {"svpr": tuple(f"{head}.classifier.weight" for head in SVPR_HEADS), "tag-clip": ("classifier.weight",)}
 NECK = ["weight", *(f"bottleneck.0.{name}" for name in ("weight", "bias", "running_mean", "running_var"))]
 
 
@@ -39,6 +46,27 @@ def tiny_visa(stride=(6, 8), experts=4, top_k=2, tokens=4, **vit) -> ViSA:
     model = ViSA(backbone, 5, variant="released")
     randomize(model)
     return model.eval()
+
+
+def tiny_svpr(schema: AttributeSchema = SCHEMA, layers: int = 2, text_length: int = 48) -> SVPR:
+    clip = small_clip(text_length, layers=layers, text_layers=layers)
+    model = SVPR(clip.image, clip.text, 5, schema, variant="released")
+    randomize(model)
+    return model.eval()
+
+
+def svpr_features(model: SVPR) -> torch.Tensor:
+    with torch.no_grad():
+        return model.embed(model(batch()))
+
+
+def released(method: str) -> dict[str, torch.Tensor]:
+    """A state dict of a tiny model as the released code would have it."""
+    if method == "svpr":
+        return released_svpr(tiny_svpr().state_dict(), SCHEMA)
+    if method == "tag-clip":
+        return released_tag_clip(tiny_tag_clip())
+    return released_vdt(tiny_vdt().state_dict()) if method == "vdt" else released_visa(tiny_visa().state_dict())
 
 
 def features(model) -> torch.Tensor:
@@ -63,7 +91,13 @@ def test_released_keys_of_vdt():
 
 def test_released_keys_of_visa():
     keys = set(released_visa(tiny_visa(experts=8, depth=12).state_dict()))
-    assert keys == set(json.loads(KEYS.read_text()))
+    assert keys == set(json.loads((GOLDEN / "visa_cargo.keys.json").read_text()))
+
+
+def test_released_keys_of_svpr():
+    schema = AttributeSchema(QUT_GROUPS)
+    keys = set(released_svpr(tiny_svpr(schema, layers=12, text_length=100).state_dict(), schema))
+    assert keys == set(json.loads((GOLDEN / "svpr_agreidv1.keys.json").read_text()))
 
 
 @pytest.mark.parametrize("stride", [(8, 8), (6, 8)])
@@ -100,6 +134,20 @@ def test_a_converted_visa_is_the_same_model(shape):
         assert torch.equal(other.state_dict()[name], value), name
 
 
+@pytest.mark.parametrize("schema", [SCHEMA, SCHEMA.only(["hat"])])
+def test_a_converted_svpr_is_the_same_model(schema):
+    original, other = tiny_svpr(schema), tiny_svpr(schema)
+    for parameter in other.parameters():
+        torch.nn.init.zeros_(parameter)
+    converted = convert_svpr(released_svpr(original.state_dict(), schema))
+    unfilled, unexpected = other.load_state_dict(converted.state, strict=False)
+    assert not unexpected
+    assert all(name.startswith("view_predictor.") for name in unfilled)
+    assert torch.equal(svpr_features(other), svpr_features(original))
+    for name, value in without_predictor(original).items():
+        assert torch.equal(other.state_dict()[name], value), name
+
+
 def test_what_is_dropped_is_told_by_part():
     released = released_visa(tiny_visa(experts=2).state_dict())
     converted = convert_visa(released)
@@ -115,25 +163,26 @@ def test_what_is_dropped_is_told_by_part():
     assert not set(converted.dropped) - set(released)
 
 
-@pytest.mark.parametrize("method", ["vdt", "visa"])
+@pytest.mark.parametrize("method", CONVERTERS)
 def test_prefix_of_data_parallel_training(method):
-    released = released_vdt(tiny_vdt().state_dict()) if method == "vdt" else released_visa(tiny_visa().state_dict())
-    plain = CONVERTERS[method](released).state
-    wrapped = CONVERTERS[method]({f"module.{key}": value for key, value in released.items()}).state
+    state = released(method)
+    plain = CONVERTERS[method](state).state
+    wrapped = CONVERTERS[method]({f"module.{key}": value for key, value in state.items()}).state
     assert plain.keys() == wrapped.keys()
 
 
-def test_the_given_state_dict_stays_as_it_was():
-    released = released_visa(tiny_visa().state_dict())
-    keys = list(released)
-    convert_visa(released)
-    assert list(released) == keys
+@pytest.mark.parametrize("method", CONVERTERS)
+def test_the_given_state_dict_stays_as_it_was(method):
+    state = released(method)
+    keys = list(state)
+    CONVERTERS[method](state)
+    assert list(state) == keys
 
 
-@pytest.mark.parametrize("method", ["vdt", "visa"])
+@pytest.mark.parametrize("method", CONVERTERS)
 def test_classifiers_may_be_missing(method):
-    released = released_vdt(tiny_vdt().state_dict()) if method == "vdt" else released_visa(tiny_visa().state_dict())
-    headless = {key: value for key, value in released.items() if not key.endswith("heads.weight")}
+    endings = CLASSIFIERS.get(method, ("heads.weight",))
+    headless = {key: value for key, value in released(method).items() if not key.endswith(endings)}
     state = CONVERTERS[method](headless).state
     assert not [name for name in state if name.endswith("classifier.weight")]
 
@@ -146,6 +195,10 @@ def test_a_checkpoint_of_the_other_method_is_told():
         convert_vdt(released_visa(visa))
     with pytest.raises(InputError, match="it is a visa checkpoint in the names of this package already"):
         convert_visa(visa)
+    with pytest.raises(InputError, match="no released visa checkpoint: it is a released svpr checkpoint"):
+        convert_visa(released("svpr"))
+    with pytest.raises(InputError, match="no released svpr checkpoint: it is a svpr checkpoint in the names of this"):
+        convert_svpr(tiny_svpr().state_dict())
     with pytest.raises(InputError, match=r"backbone\.view_token is missing, it has conv1\.weight, \.\.\."):
         convert_vdt({"conv1.weight": torch.zeros(1)})
     with pytest.raises(InputError, match="it is empty"):
@@ -181,3 +234,37 @@ def test_tensors_of_no_released_model_are_named():
     released = released_vdt(tiny_vdt().state_dict()) | {"backbone.sie_embed": torch.zeros(2)}
     with pytest.raises(InputError, match=r"the released model has no backbone\.sie_embed$"):
         convert_vdt(released)
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("TextNet.text_prompt", "TextNet.text_prompt is missing"),
+        ("use_cvpr_token", "use_cvpr_token is missing"),
+        ("ASMOE.attributsHeader.", r"ASMOE.attributsHeader.\* is missing"),
+        ("ASMOE.attributsHeader.bag.bottleneck.bias", "ASMOE.attributsHeader.bag.bottleneck.bias is missing"),
+        ("ASMOE.attributsHeader.hat.classifier", "ASMOE.attributsHeader.hat.classifier.weight is missing"),
+    ],
+)
+def test_an_incomplete_checkpoint_of_svpr_is_one_line(gone, said):
+    state = {key: value for key, value in released("svpr").items() if not key.startswith(gone)}
+    with pytest.raises(InputError, match=f"the checkpoint is incomplete: {said}"):
+        convert_svpr(state)
+
+
+def test_stages_of_svpr_that_differ_are_one_line():
+    state = released("svpr")
+    state["CVPRNet.blocks.2.norm1.bias"] = state["CVPRNet.blocks.2.norm1.bias"] + 1
+    with pytest.raises(InputError, match=r"damaged: CVPRNet\.blocks\.2\.norm1\.bias should equal CVPRNet\.blocks\.0"):
+        convert_svpr(state)
+
+
+def test_attributes_of_svpr_may_have_spaces_in_their_names():
+    schema = AttributeSchema({"Head Accessories": ("hat", "none"), "Feet": ("shoes", "boots", "none")})
+    converted = convert_svpr(released_svpr(tiny_svpr(schema).state_dict(), schema))
+    assert converted.state["backbone.asmoe.heads.classifiers.1.weight"].shape == (3, 16)
+
+
+def test_tensors_of_no_released_svpr_are_named():
+    with pytest.raises(InputError, match=r"the released model has no BACKBONE\.cv_embed$"):
+        convert_svpr(released("svpr") | {"BACKBONE.cv_embed": torch.zeros(2)})

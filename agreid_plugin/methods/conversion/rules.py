@@ -1,0 +1,127 @@
+"""What all converters of released checkpoints share: telling whose a checkpoint is, and giving tensors new names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from agreid_plugin.errors import InputError
+
+State = Mapping[str, Tensor]
+Renames = Iterable[tuple[str, str]]  # pattern and replacement; the first that matches a whole key is taken
+Dead = Iterable[tuple[str, str]]  # pattern of tensors that reach no output, and what they are
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A state dict in our names, and what of the released one has no place in it.
+
+    Attributes:
+        state: name -> tensor. Classifiers that the released file lacks are not in it.
+        unused: what a part is and why nothing reads it -> the released keys of it.
+    """
+
+    state: dict[str, Tensor]
+    unused: dict[str, tuple[str, ...]]
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The released keys that have no place."""
+        return tuple(key for keys in self.unused.values() for key in keys)
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What tells a method's checkpoints: a key only the released ones have, and one only those in our names have."""
+
+    released: str
+    ours: str
+
+
+SIGNS = {
+    "vdt": Signs("backbone.view_token", "backbone.view_tokens"),
+    "visa": Signs("backbone.base.view_token_sky", "backbone.encoder.view_tokens"),
+    "svpr": Signs("TextNet.view_prompt", "backbone.text.view_prompts"),
+    "tag-clip": Signs("visual.view_token", "image.view_token"),
+}
+
+
+def checked(state: State, method: str) -> dict[str, Tensor]:
+    """Return a copy without the prefix of data-parallel training, or refuse what is not the method's."""
+    plain = {key.removeprefix("module."): value for key, value in state.items()}
+    if SIGNS[method].released in plain:
+        return plain
+    raise InputError(f"no released {method} checkpoint: {_instead(plain, method)}")
+
+
+def _instead(plain: State, method: str) -> str:
+    """Say what a state dict is that is not the released method's."""
+    for name, signs in SIGNS.items():
+        if signs.released in plain:
+            return f"it is a released {name} checkpoint, convert it as {name}"
+        if signs.ours in plain:
+            return f"it is a {name} checkpoint in the names of this package already, use it as it is"
+    found = f"it has {', '.join(list(plain)[:3])}, ..." if plain else "it is empty"
+    return f"{SIGNS[method].released} is missing, {found}"
+
+
+def renamed(rest: State, renames: Renames) -> dict[str, Tensor]:
+    """Return the tensors under their new names, or refuse those that no rule knows."""
+    renames = tuple(renames)
+    names = {key: _renamed(key, renames) for key in rest}
+    unknown = [key for key, name in names.items() if name is None]
+    if unknown:
+        more = f", ... ({len(unknown)} in all)" if len(unknown) > 3 else ""
+        raise InputError(f"the released model has no {', '.join(unknown[:3])}{more}")
+    return {names[key]: value for key, value in rest.items()}
+
+
+def _renamed(key: str, renames: Renames) -> str | None:
+    for pattern, replacement in renames:
+        if found := re.fullmatch(pattern, key):
+            return found.expand(replacement)
+    return None
+
+
+def numbers(rest: State, owner: str) -> list[int]:
+    """Return the numbers under which a list of modules stands in the checkpoint."""
+    pattern = re.compile(rf"{re.escape(owner)}\.(\d+)\.")
+    found = sorted({int(match[1]) for key in rest if (match := pattern.match(key))})
+    if not found:
+        raise InputError(f"the checkpoint is incomplete: {owner}.0 is missing")
+    return found
+
+
+def taken(rest: dict[str, Tensor], key: str) -> Tensor:
+    """Remove a tensor, which must be there, and return it."""
+    if key not in rest:
+        raise InputError(f"the checkpoint is incomplete: {key} is missing")
+    return rest.pop(key)
+
+
+def joined(rest: dict[str, Tensor], keys: Sequence[str], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
+    """Take tensors of one shape and join them."""
+    values = [taken(rest, key) for key in keys]
+    for key, value in zip(keys, values, strict=True):
+        if value.shape != values[0].shape:
+            raise InputError(
+                f"the checkpoint is damaged: {key} is {tuple(value.shape)}, but {keys[0]} is {tuple(values[0].shape)}"
+            )
+    return join(values)
+
+
+def dropped(rest: dict[str, Tensor], dead: Dead) -> dict[str, tuple[str, ...]]:
+    """Remove the tensors that reach no output, and return what they are -> their keys."""
+    found = {what: _taken_out(rest, pattern) for pattern, what in dead}
+    return {what: keys for what, keys in found.items() if keys}
+
+
+def _taken_out(rest: dict[str, Tensor], pattern: str) -> tuple[str, ...]:
+    """Remove the tensors whose keys match, and return the keys."""
+    keys = tuple(key for key in rest if re.fullmatch(pattern, key))
+    for key in keys:
+        del rest[key]
+    return keys

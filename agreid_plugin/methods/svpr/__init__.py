@@ -1,0 +1,35 @@
+"""SVPR-ReID: Semantic-driven Visual Progressive Refinement (AAAI 2026).
+
+CLIP's text encoder tells the image encoder the view, which features then shed (VDFE); experts read attributes that the
+text names (ASMoE); and a query of both refines the patches that matter (CVPR).
+"""
+
+from agreid_plugin.methods.svpr.asmoe import ASMoE, AttributeFeatures
+from agreid_plugin.methods.svpr.backbone import VDFE, SVPRBackbone, SVPRFeatures
+from agreid_plugin.methods.svpr.build import build_backbone
+from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement, Refined
+from agreid_plugin.methods.svpr.method import SVPR, SVPROutputs
+from agreid_plugin.methods.svpr.reading import READINGS, Reading
+from agreid_plugin.methods.svpr.text import TextSide, ViewText, per_image
+from agreid_plugin.methods.svpr.words import WORDS, ViewWords
+
+__all__ = [
+    "READINGS",
+    "SVPR",
+    "VDFE",
+    "WORDS",
+    "ASMoE",
+    "AttributeFeatures",
+    "GatedRefinement",
+    "MomentumRefinement",
+    "Reading",
+    "Refined",
+    "SVPRBackbone",
+    "SVPRFeatures",
+    "SVPROutputs",
+    "TextSide",
+    "ViewText",
+    "ViewWords",
+    "build_backbone",
+    "per_image",
+]

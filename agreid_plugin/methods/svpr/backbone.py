@@ -1,0 +1,126 @@
+"""SVPR-ReID's features: VDFE, ASMoE and CVPR on the towers of CLIP, whole or with modules left out as in Table 5.
+
+Shapes: B images, P patches, C width, M attributes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.methods.svpr.asmoe import ASMoE, AttributeFeatures
+from agreid_plugin.methods.svpr.cvpr import Refined, Refinement
+from agreid_plugin.methods.svpr.text import TextSide
+from agreid_plugin.methods.svpr.vdfe import ViewDecoupling, ViewToken
+from agreid_plugin.nn.clip import ImageTower
+from agreid_plugin.types import UNKNOWN
+
+
+@dataclass(frozen=True)
+class SVPRFeatures:
+    """What the backbone makes of images; parts without their module are None."""
+
+    identity: Tensor  # (B, C) f_cls, with VDFE the view-invariant one
+    entering: Tensor  # (B, C) the class token as it enters the block where a view token joins, without VDFE the last
+    view: Tensor | None = None  # (B, C) f_view
+    attributes: AttributeFeatures | None = None
+    refined: Refined | None = None
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The parts of f_reid, (B, C) each: f_cls, and with CVPR f_cvpr and f_local."""
+        if self.refined is None:
+            return (self.identity,)
+        return self.identity, self.refined.query, self.refined.local
+
+
+class VDFE(nn.Module):
+    """The view's token and the decoupling from it, which come together.
+
+    Args:
+        token: makes the token from the text.
+        decoupling: parts identity and view.
+        at: i, the block before which the token joins the others; the last without a number.
+    """
+
+    def __init__(self, token: ViewToken, decoupling: ViewDecoupling, at: int | None = None):
+        super().__init__()
+        self.token, self.decoupling, self.at = token, decoupling, at
+
+
+class SVPRBackbone(nn.Module):
+    """Image tower, text side, VDFE, ASMoE and CVPR.
+
+    Args:
+        image: the image tower. Its projection to the space of both towers is read by nothing here and is frozen.
+        text: the text side; None without VDFE and ASMoE.
+        vdfe: None for features that keep their view.
+        asmoe: None without attributes.
+        cvpr: None for the class token alone.
+    """
+
+    def __init__(
+        self,
+        image: ImageTower,
+        text: TextSide | None,
+        vdfe: VDFE | None,
+        asmoe: ASMoE | None,
+        cvpr: Refinement | None,
+    ):
+        super().__init__()
+        if vdfe and vdfe.at is not None and not 0 <= vdfe.at < image.depth:
+            raise InputError(f"inject_at={vdfe.at} should be a block of the image tower, 0 .. {image.depth - 1}")
+        self.image, self.text = image, text
+        self.vdfe, self.asmoe, self.cvpr = vdfe, asmoe, cvpr
+        image.visual.proj.requires_grad_(False)
+        if asmoe and not cvpr:  # f_asmoe reaches no loss
+            asmoe.fusion.requires_grad_(False)
+
+    def forward(
+        self,
+        images: Tensor,
+        views: Tensor | None = None,
+        attributes: Tensor | None = None,
+        remember: bool = False,
+    ) -> SVPRFeatures:
+        """Encode images.
+
+        Args:
+            images: (B, 3, rows, cols).
+            views: the place of each view's word, (B,), for VDFE.
+            attributes: (B, M) that the sentences tell, for ASMoE; nothing is told without them.
+            remember: take the text's results from earlier batches where nothing changed.
+        """
+        cls, patches, view, entering = self._encode(images, views, remember)
+        identity = cls
+        if self.vdfe:
+            identity, view = self.vdfe.decoupling(cls, view, entering)
+        told = self._attributes(identity, patches, attributes, remember) if self.asmoe else None
+        refined = self.cvpr(identity, told.vector if told else None, patches) if self.cvpr else None
+        return SVPRFeatures(identity, entering, view, told, refined)
+
+    def _encode(
+        self, images: Tensor, views: Tensor | None, remember: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """Run the image tower, with a token of the view in its last blocks (Eq. 2)."""
+        if self.vdfe is None:
+            encoded, view = self.image(images), None
+        else:
+            token = self.vdfe.token(self.text.views(views, remember))
+            encoded = self.image(images, token.unsqueeze(1), self.vdfe.at)
+            view = encoded.tokens[:, -1]
+        patches = encoded.tokens[:, 1 : 1 + self.image.num_patches]
+        return encoded.tokens[:, 0], patches, view, encoded.before[:, 0]
+
+    def _attributes(
+        self, identity: Tensor, patches: Tensor, labels: Tensor | None, remember: bool
+    ) -> AttributeFeatures:
+        if labels is None:
+            nothing = torch.full((1, len(self.text.schema)), UNKNOWN, device=identity.device)
+            text = self.text.attributes(nothing, remember).expand(len(identity), -1)
+        else:
+            text = self.text.attributes(labels, remember)
+        return self.asmoe(text, patches, identity)

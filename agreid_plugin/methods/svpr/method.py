@@ -1,0 +1,236 @@
+"""SVPR-ReID's heads and losses around its features (Eqs. 9-12).
+
+Shapes: B images, C width, M attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.data.attributes import AttributeSchema
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.losses import AttributeLoss, OrthogonalLoss, ViewLoss
+from agreid_plugin.methods.svpr.backbone import SVPRFeatures
+from agreid_plugin.methods.svpr.build import build_backbone
+from agreid_plugin.methods.svpr.objectives import reid_objectives, reid_terms
+from agreid_plugin.methods.svpr.reading import Reading, reading
+from agreid_plugin.methods.svpr.words import WORDS, ViewWords
+from agreid_plugin.nn.bnneck import BNNeck
+from agreid_plugin.nn.clip import ImageTower, TextTower
+from agreid_plugin.nn.view_predictor import ViewPredictor
+from agreid_plugin.types import UNKNOWN, VIEW_SOURCES, AttributeGuess, Batch, HeadOutputs, ReIDMethod
+
+
+@dataclass(frozen=True)
+class SVPROutputs:
+    """What SVPR-ReID makes of a batch; parts without their module or head are None."""
+
+    features: SVPRFeatures
+    identity: HeadOutputs  # of f_reid, in the released variant of f_cls
+    cvpr: HeadOutputs | None = None
+    local: HeadOutputs | None = None
+    view: HeadOutputs | None = None
+    predicted: Tensor | None = None  # (B, words) logits of the view predictor
+
+
+class SVPR(ReIDMethod):
+    """L = L_reid + view_weight L_view + attribute_weight L_attr (Eq. 12).
+
+    Args:
+        image: the image tower.
+        text: the text tower, frozen by whoever builds it; without VDFE and ASMoE it is not kept.
+        identities: number of identities to train on.
+        schema: the attributes to learn; None for a dataset without, which leaves ASMoE out.
+        variant: `paper` or `released`; see `Reading`.
+        view: where the view of a test image comes from, `given` with it or `predicted`. Training needs it given.
+        words: the word of a view sentence for each platform.
+        vdfe: the view's token and the decoupling from it (Table 5).
+        asmoe: experts for attributes (Table 5).
+        cvpr: refinement of patches; without it f_reid is f_cls alone (Table 5).
+        stages: N, stages of the refinement.
+        inject_at: i, block before which the view's token joins the others; the last without a number.
+        prompts: learned prompts in a sentence.
+        experts: experts for attributes.
+        expert_top_k: experts that count for an attribute; the variant's without a number.
+        attribute_ratio: share of the attributes that are chosen (Eq. 7).
+        keep: share of the candidates that a stage of the refinement keeps.
+        momentum: gamma in Eq. 8.
+        make_head: makes a head for features of a width and a number of classes; a `BNNeck` without it.
+        objectives: name -> loss of a head of identities; smoothed cross-entropy and triplets without it.
+        view_weight: alpha in Eq. 12.
+        attribute_weight: beta in Eq. 12; the variant's without a number.
+        orthogonality: `cosine` or `dot`; see `OrthogonalLoss`.
+        sentences: style of the attributes' sentences, one of `data.sentences.STYLES`; the variant's without a name.
+
+    Attributes:
+        cache_text: at test time, take the text's results from earlier batches where nothing changed.
+    """
+
+    def __init__(
+        self,
+        image: ImageTower,
+        text: TextTower | None,
+        identities: int,
+        schema: AttributeSchema | None = None,
+        *,
+        variant: str = "paper",
+        view: str = "given",
+        words: Mapping[str, str] = WORDS,
+        vdfe: bool = True,
+        asmoe: bool = True,
+        cvpr: bool = True,
+        stages: int = 3,
+        inject_at: int | None = None,
+        prompts: int = 4,
+        experts: int = 4,
+        expert_top_k: int | None = None,
+        attribute_ratio: float = 0.7,
+        keep: float = 0.5,
+        momentum: float = 0.1,
+        make_head: Callable[[int, int], nn.Module] | None = None,
+        objectives: nn.ModuleDict | None = None,
+        view_weight: float = 1.0,
+        attribute_weight: float | None = None,
+        orthogonality: str = "cosine",
+        sentences: str | None = None,
+    ):
+        super().__init__()
+        if view not in VIEW_SOURCES:
+            raise unknown("view", view, VIEW_SOURCES)
+        read, self.words = reading(variant), ViewWords(words)
+        self.schema = schema if asmoe and schema else None
+        self.backbone = build_backbone(
+            image,
+            text,
+            self.words.distinct if vdfe else (),
+            self.schema,
+            variant=variant,
+            cvpr=cvpr,
+            stages=stages,
+            inject_at=inject_at,
+            prompts=prompts,
+            experts=experts,
+            expert_top_k=expert_top_k,
+            attribute_ratio=attribute_ratio,
+            keep=keep,
+            momentum=momentum,
+            sentences=sentences,
+        )
+        self._add_heads(make_head or BNNeck, identities, read)
+        self.objectives = reid_objectives() if objectives is None else objectives
+        self._add_losses(identities, read, view_weight, attribute_weight, orthogonality)
+        self._declare_inputs(view)
+        self.embeds_attributes = read.embeds_attributes
+        self.cache_text = True
+
+    def forward(self, batch: Batch) -> SVPROutputs:
+        """Encode a batch and run the heads. At test time nothing is told of attributes, whatever the batch has."""
+        predicted = self._predict(batch)
+        views = self._views(batch, predicted)
+        remember = self.cache_text and not self.training
+        features = self.backbone(batch.images, views, self._attributes(batch), remember)
+        heads = [self.head, self.cvpr_head, self.local_head]
+        parts = (torch.cat(features.parts, dim=1),) if self.cvpr_head is None else features.parts
+        by_part = [head(part, batch.pids) for head, part in zip(heads, parts, strict=False)]
+        view = self.view_head(features.view, views) if self.view_head else None
+        return SVPROutputs(features, *by_part, *[None] * (3 - len(by_part)), view, predicted)
+
+    def losses(self, outputs: SVPROutputs, batch: Batch) -> dict[str, Tensor]:
+        """Return the weighted terms of Eq. 12, and the view predictor's own."""
+        features, heads, bare = outputs.features, {"": outputs.identity}, {}
+        if not self.one_head:
+            parts = {"_cvpr": outputs.cvpr, "_local": outputs.local}
+            heads |= {ending: head for ending, head in parts.items() if head is not None}
+            bare = {"_entering": features.entering}
+        terms = dict(reid_terms(self.objectives, heads, bare, batch))
+        if outputs.view is not None:
+            words = self.words.labels(batch.views, batch.platforms)
+            terms["loss_view"] = self.view_loss(outputs.view.logits, words)
+            terms["loss_orthogonal"] = self.orthogonal_loss(features.identity, features.view)
+            terms["loss_view_predictor"] = self.predictor_loss(outputs.predicted, words)
+        if features.attributes is not None:
+            terms["loss_attributes"] = self.attribute_loss(features.attributes.logits, batch.attributes)
+        return terms
+
+    def embed(self, outputs: SVPROutputs) -> Tensor:
+        """Return f_reid, in the released variant with f_asmoe, without any norm: (B, C to 4C)."""
+        features = outputs.features
+        told = [features.attributes.vector] if self.embeds_attributes and features.attributes else []
+        return torch.cat([*features.parts, *told], dim=1)
+
+    def predict_attributes(self, outputs: SVPROutputs) -> list[list[AttributeGuess]]:
+        """Return what each image's attributes are taken for, in the schema's order."""
+        if self.schema is None:
+            raise InputError("the model has no attributes: train it with ASMoE on a dataset that has them")
+        surest = [each.softmax(dim=1).max(dim=1) for each in outputs.features.attributes.logits]  # M of (B,), (B,)
+        columns = [
+            [AttributeGuess(name, values[label], sure) for sure, label in zip(*map(Tensor.tolist, found), strict=True)]
+            for (name, values), found in zip(self.schema.groups.items(), surest, strict=True)
+        ]
+        return [list(row) for row in zip(*columns, strict=True)]
+
+    def _add_heads(self, make_head: Callable[[int, int], nn.Module], identities: int, read: Reading) -> None:
+        width, parts = self.backbone.image.width, 3 if self.backbone.cvpr else 1
+        words = len(self.words.distinct)
+        self.one_head = read.one_head
+        several = parts > 1 and not read.one_head
+        self.head = make_head(width if several else parts * width, identities)
+        self.cvpr_head = make_head(width, identities) if several else None
+        self.local_head = make_head(width, identities) if several else None
+        self.view_head = make_head(width, read.view_classes or words) if self.backbone.vdfe else None
+        self.view_predictor = ViewPredictor(width, classes=words) if self.backbone.vdfe else None
+
+    def _add_losses(
+        self, identities: int, read: Reading, view_weight: float, attribute_weight: float | None, orthogonality: str
+    ) -> None:
+        words = len(self.words.distinct)
+        self.view_loss = ViewLoss(view_weight, read.view_classes or words, read.view_smoothing, max(identities, 1))
+        self.orthogonal_loss = OrthogonalLoss(view_weight, orthogonality)
+        self.predictor_loss = ViewLoss(classes=words)
+        self.attribute_loss = AttributeLoss(read.attribute_weight if attribute_weight is None else attribute_weight)
+
+    def _declare_inputs(self, view: str) -> None:
+        self.view_source = view if self.backbone.vdfe else ""
+        if self.backbone.vdfe:
+            self.training_inputs |= self.words.inputs
+        if self.view_source == "given":
+            self.inference_inputs |= self.words.inputs
+        if self.schema:
+            self.training_inputs |= {"attributes"}
+
+    def _predict(self, batch: Batch) -> Tensor | None:
+        """Run the view predictor where it is learned or asked."""
+        if self.view_predictor is None or not (self.training or self.view_source == "predicted"):
+            return None
+        return self.view_predictor.classify(self.backbone.image.patches(batch.images))
+
+    def _views(self, batch: Batch, predicted: Tensor | None) -> Tensor | None:
+        """Return each view's word: in training the true one, at test time that which `view_source` says."""
+        if not self.backbone.vdfe:
+            return None
+        if not self.training and self.view_source == "predicted":
+            return predicted.argmax(dim=1)
+        way_out = "training has no way around it" if self.training else "view='predicted' needs none"
+        for name in sorted(self.words.inputs, reverse=True):
+            if getattr(batch, name) is None:
+                raise InputError(f"{name}=None, but SVPR-ReID needs the {name[:-1]} of every image; {way_out}")
+        words = self.words.labels(batch.views, batch.platforms)
+        if (words == UNKNOWN).any():
+            name = "views" if (batch.views == UNKNOWN).any() else "platforms"
+            raise InputError(f"{name} has {UNKNOWN} (unknown), but SVPR-ReID needs it of every image; {way_out}")
+        return words
+
+    def _attributes(self, batch: Batch) -> Tensor | None:
+        """Return the attributes to tell: in training the true ones, at test time none."""
+        if not (self.training and self.schema):
+            return None
+        if batch.attributes is None:
+            raise InputError("attributes=None, but SVPR-ReID learns from attributes; asmoe=False needs none")
+        if batch.attributes.shape != (len(batch.images), len(self.schema)):
+            shape, wanted = tuple(batch.attributes.shape), (len(batch.images), len(self.schema))
+            raise InputError(f"attributes={shape} should be images by attributes, {wanted}")
+        return batch.attributes

@@ -1,0 +1,198 @@
+"""What the frozen text encoder says of views and attributes, with learned prompts in the sentences.
+
+A batch has few distinct sentences: each is encoded once, as far as it is read, and its result handed to all its images.
+The encoder is causal, so what follows the last position read changes nothing.
+
+Shapes: B images, N sentences of L tokens, n prompts of the text tower's width D, E width of its outputs, M attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from agreid_plugin.data.attributes import AttributeSchema, is_known
+from agreid_plugin.data.sentences import attribute_sentence, prompt_positions, view_sentence, view_word_position
+from agreid_plugin.errors import InputError
+from agreid_plugin.nn.clip import TextTower
+from agreid_plugin.types import UNKNOWN
+
+VIEW, ATTRIBUTES = "view", "attributes"
+Row = tuple[int, ...]  # the labels that a sentence tells
+
+
+@dataclass(frozen=True)
+class ViewText:
+    """What the text says of each image's view."""
+
+    prompts: Tensor  # (B, n, E) outputs at the prompts, P in Eq. 1
+    key: Tensor  # (B, E) what they attend to, T in Eq. 1
+
+
+class TextSide(nn.Module):
+    """The text tower, the prompts, and the sentences they stand in.
+
+    Args:
+        tower: the text tower; whoever builds it freezes it, and gradients reach the prompts all the same.
+        words: the views' words; empty without view sentences.
+        schema: the attributes; None without attribute sentences.
+        prompts: n.
+        word_key, replaced: see `Reading`.
+        style: of the attributes' sentences.
+    """
+
+    def __init__(
+        self,
+        tower: TextTower,
+        words: Sequence[str],
+        schema: AttributeSchema | None,
+        prompts: int = 4,
+        word_key: bool = False,
+        replaced: bool = True,
+        style: str = "paper",
+    ):
+        super().__init__()
+        self.tower, self.words, self.schema = tower, tuple(words), schema
+        self.prompts, self.word_key, self.replaced, self.style = prompts, word_key, replaced, style
+        self.tokens: dict[str, Tensor] = {}  # sentence -> its tokens to the end
+        self._known: dict[tuple[str, Row], Tensor] = {}
+        self._known_of: tuple | None = None
+        self._require_room()
+        self.view_prompts = self._drawn() if words else None
+        self.attribute_prompts = self._drawn() if schema else None
+
+    def views(self, labels: Tensor, remember: bool = False) -> ViewText:
+        """Return what the text says of views: (B,), with `remember` from earlier batches where nothing changed."""
+        outputs = self._outputs(VIEW, labels[:, None], remember)
+        return ViewText(outputs[:, :-1], outputs[:, -1])
+
+    def attributes(self, labels: Tensor, remember: bool = False) -> Tensor:
+        """Return T + Mean(P) of Eq. 5 for attributes, unknown ones left out: (B, M) -> (B, E)."""
+        return self._outputs(ATTRIBUTES, labels, remember).squeeze(1)
+
+    def encode(self, kind: str, rows: Sequence[Row], whole: bool = False) -> Tensor:
+        """Return what is read of each row's sentence: (N, n + 1, E) of views, (N, 1, E) of attributes.
+
+        Args:
+            kind: `VIEW` or `ATTRIBUTES`.
+            rows: the labels that the sentences tell.
+            whole: encode sentences in the tower's full length, with the same result.
+        """
+        tokens = self._tokenized([self.sentence(kind, row) for row in rows])
+        last = view_word_position(self.prompts) + 1 if kind == VIEW and self.word_key else tokens.shape[1]
+        if whole:
+            padding = self.tower.length - tokens.shape[1]
+            tokens, last = nn.functional.pad(tokens, (0, padding)), None
+        outputs = self._run(tokens[:, :last], *self._prompts_of(kind))
+        at_prompts = outputs[:, prompt_positions(self.prompts)]
+        if kind == ATTRIBUTES:
+            return (self.tower.pool(outputs, tokens) + at_prompts.mean(dim=1)).unsqueeze(1)
+        word = view_word_position(self.prompts)
+        key = outputs[:, word] if self.word_key else self.tower.pool(outputs, tokens)
+        return torch.cat([at_prompts, key.unsqueeze(1)], dim=1)
+
+    def sentence(self, kind: str, row: Row) -> str:
+        """Return the sentence that tells these labels."""
+        if kind == VIEW:
+            return view_sentence(self.words[row[0]], self.prompts)
+        for label, (name, values) in zip(row, self.schema.groups.items(), strict=True):
+            if not UNKNOWN <= label < len(values):
+                raise InputError(f"attributes has {label} for {name!r}, which has {len(values)} values")
+        return attribute_sentence(self.schema.decode(row), self.style, self.prompts)
+
+    def train(self, mode: bool = True) -> TextSide:
+        """Switch between training and evaluation; what was remembered is forgotten."""
+        self._known.clear()
+        return super().train(mode)
+
+    def _outputs(self, kind: str, labels: Tensor, remember: bool) -> Tensor:
+        """Encode the distinct rows of labels and hand the results to their images."""
+        distinct, place = labels.unique(dim=0, return_inverse=True)
+        rows = [tuple(row) for row in distinct.tolist()]
+        made = self._remembered(kind, rows) if remember and not torch.is_grad_enabled() else self.encode(kind, rows)
+        return made[place]
+
+    def _remembered(self, kind: str, rows: list[Row]) -> Tensor:
+        state = self._state()
+        if state is None:
+            return self.encode(kind, rows)
+        if state != self._known_of:
+            self._known.clear()
+            self._known_of = state
+        new = [row for row in rows if (kind, row) not in self._known]
+        if new:
+            self._known |= {(kind, row): made for row, made in zip(new, self.encode(kind, new), strict=True)}
+        return torch.stack([self._known[kind, row] for row in rows])
+
+    def _state(self) -> tuple | None:
+        """Return what changes with any tensor that a result depends on; None if that cannot be told."""
+        tensors = list(chain(self.parameters(), self.buffers()))
+        if any(each.is_inference() for each in tensors):  # these do not count their changes
+            return None
+        device = tensors[0].device.type
+        precision = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        return precision, tuple((each.data_ptr(), each._version, each.dtype, each.device) for each in tensors)
+
+    def _tokenized(self, sentences: list[str]) -> Tensor:
+        """Return the tokens of sentences, each to its end and zeros behind: (N, L)."""
+        for sentence in sentences:
+            if sentence not in self.tokens:
+                row = self.tower.tokenize([sentence])
+                self.tokens[sentence] = row[0, : self.tower.ends(row).item() + 1].cpu()
+        rows = [self.tokens[sentence] for sentence in sentences]
+        return pad_sequence(rows, batch_first=True).to(next(self.parameters()).device)
+
+    def _prompts_of(self, kind: str) -> tuple[Tensor, bool]:
+        return (self.view_prompts, True) if kind == VIEW else (self.attribute_prompts, self.replaced)
+
+    def _run(self, tokens: Tensor, prompts: Tensor, replaced: bool) -> Tensor:
+        """Run the tower on sentences with prompts: (N, L), (n, D) -> (N, L, E)."""
+        embedded, at = self.tower.embed(tokens), prompt_positions(self.prompts)
+        own = prompts.to(embedded.dtype).expand(len(tokens), -1, -1)
+        own = own if replaced else embedded[:, at] + own
+        return self.tower(tokens, torch.cat([embedded[:, : at.start], own, embedded[:, at.stop :]], dim=1))
+
+    def _drawn(self) -> nn.Parameter:
+        return nn.Parameter(torch.randn(self.prompts, self.tower.width) * self.tower.width**-0.5)
+
+    def _require_room(self) -> None:
+        """Refuse sentences that the tower would cut, and words that a reading at one position would not see whole."""
+        for word in self.words:
+            size = self.tower.count(word) - 2
+            if self.word_key and size != 1:
+                raise InputError(f"word {word!r} should be one token, it is {size}: this variant reads one position")
+        longest = [view_sentence(word, self.prompts) for word in self.words]
+        if self.schema:
+            told = {name: filter(is_known, values) for name, values in self.schema.groups.items()}
+            values = {name: max(each, key=self.tower.count, default="") for name, each in told.items()}
+            longest.append(attribute_sentence(values, self.style, self.prompts))
+        for sentence in longest:
+            if (tokens := self.tower.count(sentence)) > self.tower.length:
+                raise InputError(
+                    f"a sentence may have {tokens} tokens, but the text tower takes {self.tower.length}: build it with "
+                    f"text_length={tokens} or more ({sentence[:60]}...)"
+                )
+
+
+def per_image(text: TextSide, views: Tensor | None, attributes: Tensor | None) -> tuple[ViewText | None, Tensor | None]:
+    """Compute a sentence for every image and in full length, as the released code does, with the same results.
+
+    What sharing sentences saves is measured against this.
+
+    Args:
+        text: the text side.
+        views: (B,) or None.
+        attributes: (B, M) or None.
+    """
+    of_view = of_attributes = None
+    if views is not None:
+        outputs = text.encode(VIEW, [(label,) for label in views.tolist()], whole=True)
+        of_view = ViewText(outputs[:, :-1], outputs[:, -1])
+    if attributes is not None:
+        of_attributes = text.encode(ATTRIBUTES, [tuple(row) for row in attributes.tolist()], whole=True).squeeze(1)
+    return of_view, of_attributes

@@ -1,0 +1,96 @@
+"""VDFE, the View-Decoupled Feature Extractor of SVPR-ReID (Eqs. 1-4).
+
+The text makes a token of the view (Eq. 1), which the image tower sees in its last blocks (Eq. 2); then the class token
+and the view token shed what they have of each other (Eqs. 3 and 4).
+
+Shapes: B images, n prompts, E width of the text's outputs, C width of image tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet, draw_linear
+from agreid_plugin.methods.svpr.text import ViewText
+
+HEADS = 4
+
+
+class ViewToken(nn.Module):
+    """The token of a view for the image tower: phi of the view descriptor (Eq. 1), with a position of its own.
+
+    Args:
+        text_width: E.
+        width: C.
+        prompts: n.
+    """
+
+    def __init__(self, text_width: int, width: int, prompts: int = 4):
+        super().__init__()
+        self.attention = CrossAttention(text_width)
+        self.fusion = nn.Linear(prompts * text_width, text_width)
+        draw_linear(self)
+        self.inverse = InverseNet(text_width, width)
+        self.position = nn.Parameter(torch.randn(width) * width**-0.5)
+
+    def forward(self, text: ViewText) -> Tensor:
+        """Make the token: (B, n, E), (B, E) -> (B, C)."""
+        return self.inverse(self.fusion(self.descriptor(text).flatten(1))) + self.position
+
+    def descriptor(self, text: ViewText) -> Tensor:
+        """Return the prompts and what they read of the view, P + CA(P, T, T) (Eq. 1): (B, n, E)."""
+        return text.prompts + self.attention(text.prompts, text.key.unsqueeze(1))
+
+
+class ViewDecoupling(nn.Module):
+    """View-aware bidirectional decoupling: f_cls - CA(f_cls, f_view), and f_view - CA(f_view, a class token).
+
+    Each attends to one token, and a softmax over one is 1: what is shed is an affine map of the other token.
+
+    Args:
+        width: C.
+        scaled, entering_key, view_mlp: see `Reading`.
+        heads: heads of either attention.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        scaled: bool = False,
+        entering_key: bool = True,
+        view_mlp: bool = False,
+        heads: int = HEADS,
+    ):
+        super().__init__()
+        if width % heads:
+            raise InputError(f"heads={heads} should divide width={width} of the decoupling")
+        self.of_view = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.of_cls = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.scale = nn.Parameter(torch.ones(())) if scaled else None
+        self.entering_key = entering_key
+        layers = [nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)]
+        self.after = nn.Sequential(*layers) if view_mlp else nn.Identity()
+
+    def forward(self, cls: Tensor, view: Tensor, entering: Tensor) -> tuple[Tensor, Tensor]:
+        """Part identity and view (Eqs. 3 and 4).
+
+        Args:
+            cls: the class token, (B, C).
+            view: the view token, (B, C).
+            entering: the class token as it entered the block where the view token joined it, (B, C).
+
+        Returns:
+            The identity's feature and the view's, both (B, C).
+        """
+        shed = _read(self.of_view, cls, view)
+        identity = cls - (shed if self.scale is None else self.scale * shed)
+        view = view - _read(self.of_cls, view, entering if self.entering_key else identity)
+        return identity, self.after(view)
+
+
+def _read(attention: nn.MultiheadAttention, query: Tensor, key: Tensor) -> Tensor:
+    """Return what one token reads of another: (B, C), (B, C) -> (B, C)."""
+    query, key = query.unsqueeze(1), key.unsqueeze(1)
+    return attention(query, key, key, need_weights=False)[0].squeeze(1)

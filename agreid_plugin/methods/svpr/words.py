@@ -1,0 +1,51 @@
+"""Which word of the view sentence an image has: by its view, and by what carries the camera where that matters.
+
+Shapes: B images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.types import PLATFORMS, UNKNOWN, View
+
+WORDS = {"cctv": "ground", "wearable": "ground", "uav": "aerial"}
+"""The paper's two words."""
+
+
+class ViewWords:
+    """A word for each platform. Words are counted in the order cctv, wearable, uav, equal ones once.
+
+    Attributes:
+        distinct: the words; a word's place is its label.
+        inputs: fields of a `Batch` that tell the word: the views, and the platforms if a worn camera has its own word.
+    """
+
+    def __init__(self, words: Mapping[str, str] = WORDS):
+        for platform in words:
+            if platform not in PLATFORMS:
+                raise unknown("platform in words", platform, PLATFORMS)
+        for platform in WORDS:
+            if not words.get(platform, "").strip():
+                raise InputError(f"words has none for the platform {platform}: give one to each of {', '.join(WORDS)}")
+        self.distinct = tuple(dict.fromkeys(words[platform] for platform in WORDS))
+        if len(self.distinct) < 2:
+            raise InputError(f"words has {self.distinct[0]!r} for every platform: views should differ in their words")
+        self.by_platform = tuple(self.distinct.index(words[platform]) for platform in PLATFORMS)
+        self.inputs = frozenset({"views"})
+        if words["wearable"] != words["cctv"]:
+            self.inputs |= {"platforms"}
+
+    def labels(self, views: Tensor, platforms: Tensor | None = None) -> Tensor:
+        """Return each image's word, `UNKNOWN` where nothing tells it: (B,), (B,) -> (B,).
+
+        An aerial image has the word of a drone. A ground image has that of its platform where this counts.
+        """
+        table = torch.tensor([*self.by_platform, UNKNOWN], device=views.device)  # the last also answers to UNKNOWN
+        ground = table[platforms] if "platforms" in self.inputs else table[PLATFORMS.index("cctv")]
+        aerial = table[PLATFORMS.index("uav")]
+        return ground.where(views == View.GROUND, aerial.where(views == View.AERIAL, UNKNOWN))

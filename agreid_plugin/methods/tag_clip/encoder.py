@@ -1,0 +1,132 @@
+"""The towers of TAG-CLIP: an image tower with a view token and mixtures of experts, and reading a text tower.
+
+Shapes: B images or sentences of N or L tokens, P patches, C width of the image tower, E width that both are projected
+to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.methods.tag_clip.hrmoe import HRMoEBlock, MoEBlock, Routed
+from agreid_plugin.nn.clip import ImageTower, TextTower
+
+BLOCKS = ("hr_moe", "moe", "vit")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a tower makes of images or sentences."""
+
+    tokens: Tensor  # (B, N, E) after the final norm, projected; of images CLS and patches, without the view token
+    attention: Tensor | None  # (B, N) of CLS or EOT in the last block, averaged over heads; None if not asked for
+    routed: tuple[Routed, ...] = ()  # by block that has experts
+
+
+@dataclass(frozen=True)
+class EncodedPairs:
+    """What both towers make of a batch; of one that it has no images or no tokens for, None."""
+
+    images: Encoded | None
+    texts: Encoded | None
+
+
+class ImageEncoder(nn.Module):
+    """A tower of CLIP some of whose blocks have experts instead of an MLP; see `HRMoEBlock`.
+
+    With HR-MoE a learned view token goes through the tower as its last token, from the first block to the last that has
+    experts, where it is dropped. It has no position, and passes the norm before the first block like the others.
+
+    Args:
+        tower: the tower, with its pretrained weights: experts start as copies of its MLPs. Its blocks are replaced.
+        kind: what the blocks are, `hr_moe`, `moe` (no view token, no groups) or `vit` (as they were) (Table 4).
+        at: the blocks that have experts, counted from 0; none of a `vit`.
+        block: further arguments of `HRMoEBlock` or `MoEBlock`.
+    """
+
+    def __init__(self, tower: ImageTower, kind: str = "hr_moe", at: Sequence[int] = (6, 7, 8), **block: object):
+        super().__init__()
+        if kind not in BLOCKS:
+            raise unknown("block", kind, BLOCKS)
+        self.at = () if kind == "vit" else _checked(at, tower.depth)
+        self.tower = tower
+        make = {"hr_moe": HRMoEBlock, "moe": MoEBlock}.get(kind)
+        for number in self.at:
+            tower.blocks[number] = make(tower.blocks[number], **block)
+        has_view = kind == "hr_moe"
+        self.view_token = nn.Parameter(tower.width**-0.5 * torch.randn(tower.width)) if has_view else None
+
+    def forward(self, images: Tensor, attention: bool = True) -> Encoded:
+        """Encode images, with the attention of CLS if asked for: (B, 3, rows, cols)."""
+        tokens, row, routed = self._start(images), None, []
+        for number, block in enumerate(self.tower.blocks):
+            if attention and number == self.tower.depth - 1:
+                with torch.no_grad():
+                    row = self.tower.cls_attention(tokens)[:, : 1 + self.tower.num_patches]
+            if number in self.at:
+                tokens, one = block.routed(tokens)
+                routed.append(one)
+            else:
+                tokens = block(tokens)
+            if self.view_token is not None and number == self.at[-1]:
+                tokens = tokens[:, :-1]
+        return Encoded(self.tower.project(self.tower.end(tokens)), row, tuple(routed))
+
+    def freeze_image_routers(self) -> None:
+        """Switch off the gradients of the image-level routers, which get none but from a loss of theirs."""
+        for number in self.at:
+            self.tower.blocks[number].image_router.requires_grad_(False)
+
+    def _start(self, images: Tensor) -> Tensor:
+        tokens = self.tower.start(images)
+        if self.view_token is None:
+            return tokens
+        view = self.tower.visual.ln_pre(self.view_token).to(tokens.dtype)
+        return torch.cat([tokens, view.expand(len(tokens), 1, -1)], dim=1)
+
+
+def read_texts(tower: TextTower, tokens: Tensor, attention: bool = True) -> Encoded:
+    """Encode sentences in one pass, with the attention of EOT if asked for: (B, L).
+
+    In training the attention is that after dropout, as it is where it mixes tokens.
+    """
+    if tokens.dim() != 2 or not 0 < tokens.shape[1] <= tower.length:
+        raise InputError(f"tokens={tuple(tokens.shape)} should be (sentences, 1 .. {tower.length}): see text_length")
+    text, length, row = tower.text, tokens.shape[1], None
+    mask = text.attn_mask[:length, :length]
+    embedded = tower.embed(tokens)
+    values = embedded + text.positional_embedding[:length].to(embedded.dtype)
+    for block in tower.blocks[:-1]:
+        values = block(values, attn_mask=mask)
+    if attention:
+        row = _end_attention(tower, values, tokens)
+    values = tower.blocks[-1](values, attn_mask=mask)
+    return Encoded(text.ln_final(values) @ text.text_projection, row)
+
+
+def set_text_dropout(tower: TextTower, dropout: float) -> None:
+    """Have the attention of every block drop this share of its weights in training."""
+    for block in tower.blocks:
+        block.attn.dropout = dropout
+
+
+@torch.no_grad()
+def _end_attention(tower: TextTower, values: Tensor, tokens: Tensor) -> Tensor:
+    """Return what ends attend to in the last block, from what enters it: (B, L, D), (B, L) -> (B, L)."""
+    block = tower.blocks[-1]
+    later = torch.arange(tokens.shape[1], device=tokens.device) > tower.ends(tokens).unsqueeze(1)  # (B, L)
+    keys, query = block.ln_1(values), block.ln_1(tower.pool(values, tokens)).unsqueeze(1)
+    return block.attn(query, keys, keys, key_padding_mask=later, need_weights=True)[1].squeeze(1)
+
+
+def _checked(at: Sequence[int], depth: int) -> tuple[int, ...]:
+    """Return the numbers of blocks in order, or refuse them."""
+    numbers = tuple(sorted(set(at)))
+    if not numbers or len(numbers) != len(at) or not 0 <= numbers[0] <= numbers[-1] < depth:
+        raise InputError(f"at={list(at)} should be blocks with experts, each once: 0 .. {depth - 1}")
+    return numbers

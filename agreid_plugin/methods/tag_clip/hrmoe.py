@@ -1,0 +1,228 @@
+"""HR-MoE, the Hierarchically-Routed Mixture of Experts of TAG-CLIP (Eqs. 3-8), on the blocks of a CLIP.
+
+Shapes: B images of N tokens, C width of a token, H width inside an expert, E experts, V views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.types import View
+
+SAMPLING = ("gumbel", "argmax")
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What one block decided, and the two tokens that it should keep apart; without a view router some are None."""
+
+    weights: Tensor  # (B, N, E) of the experts, adding up to 1; 0 for those not chosen
+    cls: Tensor  # (B, C) before the experts, behind `ln_2`
+    view: Tensor | None = None  # (B, C) likewise
+    logits: Tensor | None = None  # (B, V) of the image-level router (Eq. 3)
+    views: Tensor | None = None  # (B,) that images were sent by (Eq. 4)
+
+
+class Experts(nn.Module):
+    """Copies of one MLP, as tensors stacked by expert: one that no image is sent to has a gradient of zero, not none.
+
+    Args:
+        mlp: the MLP of a block, with `c_fc`, `gelu` and `c_proj`.
+        experts: E.
+    """
+
+    def __init__(self, mlp: nn.Module, experts: int):
+        super().__init__()
+        self.activation = mlp.gelu
+        for layer in ("c_fc", "c_proj"):
+            linear = getattr(mlp, layer)
+            self.register_parameter(f"{layer}_weight", _copies(linear.weight, experts))  # (E, H, C), (E, C, H)
+            self.register_parameter(f"{layer}_bias", _copies(linear.bias, experts))  # (E, H), (E, C)
+
+    def forward(
+        self, values: Tensor, weights: Tensor, top_k: int, groups: Sequence[range], group_of: Tensor | None = None
+    ) -> Tensor:
+        """Add up what the experts make of tokens, times their weights: (B, N, C), (B, N, E) -> (B, N, C).
+
+        Args:
+            values: the tokens.
+            weights: of every expert for every token.
+            top_k: how many experts have weights for a token. Where these are not all of a group, an expert is run for
+                the tokens that chose it.
+            groups: experts that may have weights for the images of a group; others are not run for these.
+            group_of: the group of each image, (B,); without it there is one.
+        """
+        layers = self.unbound()
+        if group_of is None:
+            return self._mixed(values, weights, top_k, groups[0], layers)
+        order = group_of.argsort(stable=True)
+        counts = torch.stack([(group_of == number).sum() for number in range(len(groups))]).tolist()
+        parts = zip(values[order].split(counts), weights[order].split(counts), groups, strict=True)
+        mixed = [self._mixed(own, scale, top_k, group, layers) for own, scale, group in parts]
+        return torch.cat(mixed)[order.argsort()]
+
+    def unbound(self) -> list[tuple[Tensor, ...]]:
+        """Return each expert's weights: taken all at once, their gradients are written once."""
+        stacked = (self.c_fc_weight, self.c_fc_bias, self.c_proj_weight, self.c_proj_bias)
+        return list(zip(*(values.unbind() for values in stacked), strict=True))
+
+    def run(self, values: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
+        """Return what one expert makes of tokens: (..., C) -> (..., C)."""
+        return F.linear(self.activation(F.linear(values, *layers[:2])), *layers[2:])
+
+    def _mixed(
+        self, values: Tensor, weights: Tensor, top_k: int, experts: range, layers: list[tuple[Tensor, ...]]
+    ) -> Tensor:
+        """Add up the parts of a group's experts: (b, N, C), (b, N, E) -> (b, N, C)."""
+        part = self._everywhere if top_k == len(experts) else self._where_chosen
+        return sum(part(values, weights[..., each], layers[each]) for each in experts)
+
+    def _everywhere(self, values: Tensor, weights: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
+        """Return one expert's part of the sum: (b, N, C), (b, N) -> (b, N, C)."""
+        made = self.run(values, layers)
+        return weights.unsqueeze(-1).to(made.dtype) * made
+
+    def _where_chosen(self, values: Tensor, weights: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
+        """Return the same from the tokens that chose the expert, 0 for the others."""
+        values, weights, shape = values.flatten(0, 1), weights.flatten(), values.shape
+        places = weights.nonzero().squeeze(1)
+        made = self._everywhere(values[places], weights[places], layers)
+        return made.new_zeros(values.shape).index_add(0, places, made).view(shape)
+
+
+class MoEBlock(nn.Module):
+    """A block of CLIP whose MLP became experts, each token going to `top_k` of them: the plain mixture of Table 4.
+
+    Experts start as exact copies of the MLP, so that at first the block does what it did before, however it routes.
+
+    Args:
+        block: the block, which gives its norms and attention away, and its MLP to copy.
+        experts: E.
+        top_k: K, experts chosen for a token.
+        noise: standard deviation of what is added to the router's logits in training.
+    """
+
+    def __init__(self, block: nn.Module, experts: int = 6, top_k: int = 5, noise: float = 0.01):
+        super().__init__()
+        if not 1 <= top_k <= experts:
+            raise InputError(f"top_k={top_k} should be between 1 and the number of experts, {experts}")
+        self.ln_1, self.attn, self.ln_2 = block.ln_1, block.attn, block.ln_2
+        self.top_k, self.noise = top_k, require_within("noise", noise, 0, float("inf"))
+        self.width = block.ln_2.normalized_shape[0]
+        self.groups: tuple[range, ...] = (range(experts),)
+        self.feature_router = _router(self.width, experts)
+        self.experts = Experts(block.mlp, experts)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Run the block: (B, N, C) -> (B, N, C)."""
+        return self.routed(tokens)[0]
+
+    def routed(self, tokens: Tensor) -> tuple[Tensor, Routed]:
+        """Run the block, and return how it routed as well."""
+        normal = self.ln_1(tokens)
+        tokens = tokens + self.attn(normal, normal, normal, need_weights=False)[0]
+        hidden = self.ln_2(tokens)
+        routed = self.route(hidden)
+        return tokens + self.mix(hidden, routed), routed
+
+    def route(self, hidden: Tensor) -> Routed:
+        """Choose experts for tokens behind `ln_2`: (B, N, C)."""
+        return Routed(self._weights(hidden, None), hidden[:, 0])
+
+    def mix(self, hidden: Tensor, routed: Routed) -> Tensor:
+        """Return the weighted sum of the experts' outputs (Eq. 8): (B, N, C) -> (B, N, C)."""
+        return self.experts(hidden, routed.weights, self.top_k, self.groups, routed.views)
+
+    def _weights(self, hidden: Tensor, permitted: Tensor | None) -> Tensor:
+        """Return the experts' weights (Eqs. 5-7), where permitted, (B, 1, E): (B, N, C) -> (B, N, E)."""
+        logits = precisely(self.feature_router, hidden)
+        if self.training and self.noise:
+            logits = logits + self.noise * torch.randn_like(logits)
+        if permitted is not None:
+            logits = logits.masked_fill(~permitted, -torch.inf)
+        strongest, chosen = logits.topk(self.top_k, dim=-1)
+        return torch.zeros_like(logits).scatter(-1, chosen, strongest.softmax(dim=-1))
+
+
+class HRMoEBlock(MoEBlock):
+    """A block with two routers (Eqs. 3-8): one sends the image to the experts of its view, one each token among those.
+
+    The image-level router reads the view token, which is the last of the tokens. The first E - `exclusive` experts
+    are for aerial images and the last E - `exclusive` for ground images: those in between are shared. Only the experts
+    of an image's view are run for it.
+
+    The view is always the predicted one; the true one is for `ViewLoss` alone.
+
+    Args:
+        block: see `MoEBlock`.
+        experts: E.
+        top_k: K, at most the experts of a view. With as many, as in the released code, nothing is left out and tokens
+            go to all experts of the view, by their weights.
+        noise: see `MoEBlock`.
+        exclusive: experts that one view has for itself: in the paper's numbers, e0 = E - exclusive, e1 = 1 + exclusive.
+        sample: how the view is taken from the router in training: `gumbel`, drawn by its probabilities, or `argmax`
+            (Eq. 4). In evaluation it is argmax. The released code draws it there, too, so that its results vary.
+    """
+
+    def __init__(
+        self,
+        block: nn.Module,
+        experts: int = 6,
+        top_k: int = 5,
+        noise: float = 0.01,
+        exclusive: int = 1,
+        sample: str = "gumbel",
+    ):
+        super().__init__(block, experts, top_k, noise)
+        if sample not in SAMPLING:
+            raise unknown("sample", sample, SAMPLING)
+        if not 0 <= 2 * exclusive < experts:
+            raise InputError(f"exclusive={exclusive} of each view leaves none to share of experts={experts}")
+        if top_k > experts - exclusive:
+            raise InputError(f"top_k={top_k} should be at most the experts of a view, {experts - exclusive}")
+        self.sample = sample
+        self.groups = range(experts - exclusive), range(exclusive, experts)  # by view, aerial first
+        self.image_router = _router(self.width, len(View))
+
+    def route(self, hidden: Tensor) -> Routed:
+        """Choose experts for tokens behind `ln_2`, the view token last: (B, N, C)."""
+        view = hidden[:, -1]
+        logits = precisely(self.image_router, view)
+        views = self._drawn(logits.detach()).argmax(dim=1)
+        weights = self._weights(hidden, self.permitted(views).unsqueeze(1))
+        return Routed(weights, hidden[:, 0], view, logits, views)
+
+    def permitted(self, views: Tensor) -> Tensor:
+        """Say which experts images of these views may go to, 0 of M where True (Eq. 7): (B,) -> (B, E)."""
+        experts = torch.arange(self.feature_router.out_features, device=views.device)
+        aerial, ground = ((experts >= group.start) & (experts < group.stop) for group in self.groups)
+        return torch.where((views == View.AERIAL).unsqueeze(1), aerial, ground)
+
+    def _drawn(self, logits: Tensor) -> Tensor:
+        """Add the noise by which the largest logit is a draw from their softmax, where one is wanted."""
+        if not self.training or self.sample == "argmax":
+            return logits
+        return logits - torch.empty_like(logits).exponential_().log()
+
+
+def precisely(router: nn.Linear, values: Tensor) -> Tensor:
+    """Return a router's logits in the precision of its weights: a choice should not hang on rounding."""
+    with torch.autocast(values.device.type, enabled=False):
+        return router(values.to(router.weight.dtype))
+
+
+def _router(width: int, ways: int) -> nn.Linear:
+    router = nn.Linear(width, ways)
+    nn.init.normal_(router.weight, std=0.001)
+    nn.init.zeros_(router.bias)
+    return router
+
+
+def _copies(values: Tensor, number: int) -> nn.Parameter:
+    return nn.Parameter(values.detach().expand(number, *values.shape).clone())

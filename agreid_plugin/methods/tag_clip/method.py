@@ -1,0 +1,222 @@
+"""TAG-CLIP (AAAI 2026): finding images of a person by text, among images from the air and from the ground.
+
+Shapes: B images, sentences, or pairs of both; L tokens of a sentence; E width of a global feature, W of a local one;
+C identities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.losses import NITC, RITC, IdentityLoss, ViewLoss
+from agreid_plugin.losses.inputs import precise
+from agreid_plugin.losses.itc import MOST_SCALE
+from agreid_plugin.losses.sdm import SDMLoss
+from agreid_plugin.methods.tag_clip.decoupling import Decoupling, OrthogonalHinge
+from agreid_plugin.methods.tag_clip.encoder import (
+    Encoded,
+    EncodedPairs,
+    ImageEncoder,
+    read_texts,
+    set_text_dropout,
+)
+from agreid_plugin.methods.tag_clip.outputs import ImageFeatures, TAGCLIPOutputs, TextFeatures
+from agreid_plugin.nn.clip import CLIP
+from agreid_plugin.nn.gradient_cache import TwoStageMethod
+from agreid_plugin.nn.token_selection import SelectedTokens, TokenSelection, patches_allowed, words_allowed
+from agreid_plugin.types import Batch
+
+OBJECTIVES = ("itc", "sdm")
+
+
+class TAGCLIP(TwoStageMethod):
+    """L = N-ITC + R-ITC of global and of local features + id_weight L_id + L_view + L_ortho (Eqs. 1-2, 11-13).
+
+    The rows of Table 4 are `block` with `view_loss` and `ortho_loss`. With `block="vit"`, `tse=False` and
+    `id_loss=False` it is the simplified TBPS-CLIP.
+
+    Attributes:
+        soft_label: share of N-ITC's targets that the network gives itself; the released code has it grow from 0 to 0.5
+            over the first epoch, which a trainer does by setting it.
+
+    Args:
+        clip: the towers, with their pretrained weights; the method keeps and changes them.
+        identities: C, number of identities to train on.
+        block: `hr_moe`, `moe` or `vit`; see `ImageEncoder`.
+        at: blocks that have experts, counted from 0.
+        experts: experts of a block.
+        exclusive: experts that each view has for itself, of `hr_moe`.
+        top_k: experts of a token.
+        noise: in the logits of the feature-level router, in training.
+        sample: `gumbel` or `argmax`; see `HRMoEBlock`.
+        tse: local features of selected tokens.
+        view_loss: L_view, with `hr_moe`.
+        ortho_loss: L_ortho, with `hr_moe`.
+        id_loss: L_id.
+        objective: what aligns images and texts: `itc` or, as IRRA does, `sdm`, which learns no temperature.
+        temperature: where the learned temperature of `itc` starts, one for global and local features. The released
+            code writes 0.07, but loads CLIP's, which is the default here. It is held above 0.01 where it is used.
+        soft_label: see above.
+        id_weight: lambda_id.
+        view_weight: factor of L_view.
+        ortho_weight: lambda_ortho; see `OrthogonalHinge`.
+        margin: of L_ortho.
+        share: part of the tokens that TSE selects.
+        local_width: W.
+        text_dropout: share of attention that the text tower drops in training.
+        gather: compare with the pairs of all processes; see `VIAL`.
+    """
+
+    training_inputs = frozenset({"images", "pids", "tokens"})  # views, too, but some may be unknown
+    inference_inputs = frozenset({"images", "tokens"})
+
+    def __init__(
+        self,
+        clip: CLIP,
+        identities: int,
+        *,
+        block: str = "hr_moe",
+        at: Sequence[int] = (6, 7, 8),
+        experts: int = 6,
+        exclusive: int = 1,
+        top_k: int = 5,
+        noise: float = 0.01,
+        sample: str = "gumbel",
+        tse: bool = True,
+        view_loss: bool = True,
+        ortho_loss: bool = True,
+        id_loss: bool = True,
+        objective: str = "itc",
+        temperature: float = 0.01,
+        soft_label: float = 0.5,
+        id_weight: float = 0.5,
+        view_weight: float = 1.0,
+        ortho_weight: float = 100.0,
+        margin: float = 0.001,
+        share: float = 0.3,
+        local_width: int = 1024,
+        text_dropout: float = 0.05,
+        gather: bool = False,
+    ):
+        super().__init__()
+        routers = {"experts": experts, "top_k": top_k, "noise": noise}
+        if block == "hr_moe":
+            self.view_source = "predicted"
+            routers |= {"exclusive": exclusive, "sample": sample}
+        elif view_loss or ortho_loss:
+            raise InputError(f"view_loss and ortho_loss need block='hr_moe', not {block!r}: set both to False")
+        self.image, self.text = ImageEncoder(clip.image, block, at, **routers), clip.text
+        if block == "hr_moe" and not view_loss:
+            self.image.freeze_image_routers()
+        set_text_dropout(clip.text, require_within("text_dropout", text_dropout, 0, 1))
+        width, words = clip.image.embed_dim, clip.text.length - 2
+        self.image_local = TokenSelection(width, clip.image.num_patches, share, local_width) if tse else None
+        self.text_local = TokenSelection(width, words, share, local_width) if tse else None
+        self.classifier = _classifier(width, identities) if id_loss else None
+        self.id_loss = IdentityLoss(id_weight)
+        self.decoupling = Decoupling(
+            ViewLoss(view_weight) if view_loss else None, OrthogonalHinge(ortho_weight, margin) if ortho_loss else None
+        )
+        self.alignment = _alignment(objective, gather)
+        self.logit_scale = _logit_scale(temperature) if objective == "itc" else None
+        self.soft_label = require_within("soft_label", soft_label, 0, 1)
+
+    def encode(self, batch: Batch) -> EncodedPairs:
+        """Run the towers on the images and the sentences of a batch, or the ones it has."""
+        if batch.images is None and batch.tokens is None:
+            raise InputError("the batch has neither images nor tokens: give one of them, and both in training")
+        images = None if batch.images is None else self._read_images(batch.images)
+        return EncodedPairs(images, None if batch.tokens is None else self._read_texts(batch.tokens))
+
+    def finish(self, encoded: EncodedPairs, batch: Batch) -> TAGCLIPOutputs:
+        """Make features, and in training logits, of what the towers gave."""
+        images = None if encoded.images is None else self.image_features(encoded.images)
+        texts = None if encoded.texts is None else self.text_features(encoded.texts, batch.tokens)
+        if not self.training or self.classifier is None:
+            return TAGCLIPOutputs(images, texts)
+        logits = [None if one is None else self.classifier(one.whole) for one in (images, texts)]
+        return TAGCLIPOutputs(images, texts, *logits)
+
+    def encode_images(self, images: Tensor) -> ImageFeatures:
+        """Return the features of images: (B, 3, rows, cols)."""
+        return self.image_features(self._read_images(images))
+
+    def encode_texts(self, tokens: Tensor) -> TextFeatures:
+        """Return the features of sentences: (B, L)."""
+        return self.text_features(self._read_texts(tokens), tokens)
+
+    def image_features(self, encoded: Encoded) -> ImageFeatures:
+        """Return the features of images that went through the tower."""
+        selected = _local(self.image_local, encoded, patches_allowed(encoded.tokens))
+        return ImageFeatures(precise(encoded.tokens[:, 0]), selected, encoded.routed)
+
+    def text_features(self, encoded: Encoded, tokens: Tensor) -> TextFeatures:
+        """Return the features of sentences that went through the tower: the tokens are (B, L)."""
+        selected = _local(self.text_local, encoded, words_allowed(self.text.ends(tokens), tokens.shape[1]))
+        return TextFeatures(precise(self.text.pool(encoded.tokens, tokens)), selected)
+
+    def losses(self, outputs: TAGCLIPOutputs, batch: Batch) -> dict[str, Tensor]:
+        """Return the weighted terms of Eqs. 11-13."""
+        images, texts = outputs.images, outputs.texts
+        if images is None or texts is None:
+            raise InputError("TAG-CLIP learns from pairs: give the batch images and tokens, one caption an image")
+        terms = self._aligned(images.whole, texts.whole, batch.pids, "")
+        if images.selected is not None:
+            terms |= self._aligned(images.selected.features, texts.selected.features, batch.pids, "_local")
+        if outputs.image_logits is not None:
+            both = [self.id_loss(logits, batch.pids) for logits in (outputs.image_logits, outputs.text_logits)]
+            terms["loss_id"] = (both[0] + both[1]) / 2
+        return terms | self.decoupling(images.routed, batch.views)
+
+    def embed(self, outputs: TAGCLIPOutputs) -> Tensor:
+        """Return the features of images, or of sentences in a batch without images; see `Features.embedding`."""
+        return (outputs.texts if outputs.images is None else outputs.images).embedding
+
+    def _read_images(self, images: Tensor) -> Encoded:
+        return self.image(images, attention=self.image_local is not None)
+
+    def _read_texts(self, tokens: Tensor) -> Encoded:
+        return read_texts(self.text, tokens, attention=self.text_local is not None)
+
+    def _aligned(self, images: Tensor, texts: Tensor, pids: Tensor, part: str) -> dict[str, Tensor]:
+        terms, scale = {}, None if self.logit_scale is None else held(self.logit_scale)
+        for name, loss in self.alignment.items():
+            further = {"soft_label": self.soft_label} if name == "nitc" else {}
+            terms[f"loss_{name}{part}"] = loss(images, texts, pids, scale, **further)
+        return terms
+
+
+def held(logit_scale: Tensor) -> Tensor:
+    """Return the scale of cosines, at most 100, with a gradient at the bound as well: () -> ().
+
+    CLIP's own scale stands at 100, or a rounding above it. Were the gradient cut off there, it would stay for good.
+    """
+    return logit_scale.detach().exp().clamp(max=MOST_SCALE) * (logit_scale - logit_scale.detach()).exp()
+
+
+def _local(selection: TokenSelection | None, encoded: Encoded, allowed: Tensor) -> SelectedTokens | None:
+    return None if selection is None else selection(encoded.tokens, encoded.attention, allowed)
+
+
+def _alignment(objective: str, gather: bool) -> nn.ModuleDict:
+    if objective not in OBJECTIVES:
+        raise unknown("objective", objective, OBJECTIVES)
+    if objective == "sdm":
+        return nn.ModuleDict({"sdm": SDMLoss(gather=gather)})
+    return nn.ModuleDict({"nitc": NITC(gather=gather), "ritc": RITC(gather=gather)})
+
+
+def _logit_scale(temperature: float) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(math.log(1 / require_within("temperature", temperature, 0.01, 1))))
+
+
+def _classifier(width: int, identities: int) -> nn.Linear:
+    classifier = nn.Linear(width, identities)
+    nn.init.normal_(classifier.weight, std=0.001)
+    nn.init.zeros_(classifier.bias)
+    return classifier
