@@ -69,3 +69,19 @@ def test_plrm_and_the_loop_have_the_same_outputs(fastreid_command):
 )
 def test_bad_options_of_the_plrm_bench_are_named(fastreid_command, option, value, words):
     assert_one_line(fastreid_command("bench", "plrm", option, value), *words)
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_cached_text_gives_the_same_features(fastreid_command, variant):
+    sizes = ["--model", "tiny", "--batch", 3, "--size", "48x32", "--repeats", 1]
+    outcome = fastreid_command("bench", "svpr", *sizes, "--variant", variant)
+    assert outcome.code == 0, outcome.err
+    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in outcome.out.splitlines() if line[:1] == "|"}
+    ways = ("text for every image", "text once a batch", "text cached")
+    assert all(float(rows[way][-1]) < 1e-5 for way in ways)
+    every, batch, cached = (float(rows[way][-2]) for way in ways)  # operations
+    assert every > batch > cached > 0
+
+
+def test_bad_options_of_the_svpr_bench_are_named(fastreid_command):
+    assert_one_line(fastreid_command("bench", "svpr", "--batch", 1), "batch=1", "2 or more")

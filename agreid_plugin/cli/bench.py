@@ -11,6 +11,7 @@ EXAMPLES = """examples:
   fastreid bench evaluation                              ours against fast-reid's, 3,000 x 50,000 x 768
   fastreid bench evaluation --queries 500 --gallery 5000
   fastreid bench visa --model small --batch 8            ours against the equations as printed
+  fastreid bench svpr --batch 16                         text cached against computed for every image
   fastreid bench plrm --images 64 --size 256x128         ours against a loop over patches
 """
 
@@ -42,12 +43,18 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "its own: time, peak memory, largest difference; then parameters and operations by module.",
         epilog=EXAMPLES,
     )
-    visa.add_argument("--batch", type=int, default=16, metavar="N", help="images (default: 16)")
-    visa.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
-    visa.add_argument("--model", choices=("tiny", "small", "base"), default="base", help="ViT (default: base)")
-    visa.add_argument("--variant", choices=("paper", "released"), default="paper", help="(default: paper)")
-    visa.add_argument("--repeats", type=int, default=3, metavar="N", help="runs, the fastest counts (default: 3)")
+    _add_model(visa)
     visa.set_defaults(run=_visa)
+    svpr = what.add_parser(
+        "svpr",
+        help="SVPR-ReID's text cached against computed for every image",
+        description="Run SVPR-ReID on test images with its sentences computed for every image as in the released code, "
+        "once for each distinct sentence of a batch, and once for all batches: time, peak memory, operations, largest "
+        "difference.",
+        epilog=EXAMPLES,
+    )
+    _add_model(svpr)
+    svpr.set_defaults(run=_svpr)
     plrm = what.add_parser(
         "plrm",
         help="our PLRM against a loop over patches",
@@ -59,6 +66,14 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     plrm.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
     plrm.add_argument("--repeats", type=int, default=5, metavar="N", help="runs, the fastest counts (default: 5)")
     plrm.set_defaults(run=_plrm)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--batch", type=int, default=16, metavar="N", help="images (default: 16)")
+    parser.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
+    parser.add_argument("--model", choices=("tiny", "small", "base"), default="base", help="ViT (default: base)")
+    parser.add_argument("--variant", choices=("paper", "released"), default="paper", help="(default: paper)")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs, the fastest counts (default: 3)")
 
 
 def _agsynth(args: argparse.Namespace) -> None:
@@ -80,6 +95,13 @@ def _visa(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.fastreid.bench_visa import bench_visa
 
     for line in bench_visa(args.model, args.variant, args.batch, args.size, args.repeats):
+        print(line, flush=True)
+
+
+def _svpr(args: argparse.Namespace) -> None:
+    from agreid_plugin.hosts.fastreid.bench_svpr import bench_svpr
+
+    for line in bench_svpr(args.model, args.variant, args.batch, args.size, args.repeats):
         print(line, flush=True)
 
 

@@ -16,6 +16,7 @@ EVAL_EXAMPLES = """examples:
   fastreid eval --config my.yml --weights best.pth --protocols A2G AG-both --bootstrap 1000
   fastreid eval --config my.yml --weights best.pth --save-features feats.npz
   fastreid eval --config my.yml --features feats.npz --rerank
+  fastreid eval --config projects/SVPR-ReID/cp2108.yml --weights best.pth --save-attributes seen.csv
   fastreid eval --config my.yml --weights best.pth DATASETS.TESTS "('Market1501',)"
 """
 
@@ -42,6 +43,9 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "--calibrate", action="store_true", help="save same-person thresholds beside the checkpoint"
     )
     evaluation.add_argument("--save-features", metavar="NPZ", help="keep the extracted features in a file")
+    evaluation.add_argument(
+        "--save-attributes", metavar="CSV", help="keep what the model takes each test image's attributes for (SVPR)"
+    )
     evaluation.add_argument("--features", metavar="NPZ", help="evaluate such a file: no weights, no images needed")
     _add_overrides(evaluation)
     evaluation.set_defaults(run=_evaluate, eval_only=True)

@@ -14,7 +14,6 @@ from conftest import assert_one_line
 from agreid_plugin.data.attributes import CP2108_APPEARANCE, QUT_GROUPS
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.protocols import protocol
-from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import evaluator
 from agreid_plugin.hosts.fastreid.attributes import schema_of, with_schema
@@ -35,19 +34,10 @@ ROWS = [["gender", ["male", "female"]], ["bag", ["nothing", "backpack"]]]
 LABELS = "CP2108/attributes_labeled_qwen.json"
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A folder with a tiny AG-Synth in the layouts that have attributes, and in CARGO's, which has none."""
-    root = tmp_path_factory.mktemp("attributes")
-    for layout in ("cargo", "ag-reid-v2", "cp2108"):
-        make_agsynth(root, ids=8, images_per_id=8, size=(32, 16), layout=layout, workers=1, progress=False)
-    return root
-
-
 @pytest.fixture
-def synth(made, tmp_path):
-    """A copy of it that a test may damage."""
-    return shutil.copytree(made, tmp_path / "datasets")
+def synth(described, tmp_path):
+    """A copy of the datasets that a test may damage."""
+    return shutil.copytree(described, tmp_path / "datasets")
 
 
 @pytest.fixture

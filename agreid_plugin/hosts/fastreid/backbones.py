@@ -13,6 +13,7 @@ from agreid_plugin.errors import unknown
 from agreid_plugin.hosts.fastreid.config import Key, said_of
 from agreid_plugin.methods import visa
 from agreid_plugin.methods.visa import ViSAFeatures
+from agreid_plugin.nn.clip import ImageTokens
 from agreid_plugin.nn.decoupled import DecoupledEncoder, Encoded, PlainEncoder
 from agreid_plugin.nn.vit import SIZES, VisionTransformer, build_vit
 from agreid_plugin.nn.vit_weights import load_pretrained
@@ -51,9 +52,11 @@ class HostBackbone(nn.Module):
         return _features(self.core(images))[..., None, None]
 
 
-def _features(outputs: Encoded | ViSAFeatures) -> Tensor:
+def _features(outputs: Encoded | ViSAFeatures | ImageTokens) -> Tensor:
     if isinstance(outputs, Encoded):
         return outputs.identity
+    if isinstance(outputs, ImageTokens):
+        return outputs.tokens[:, 0]
     identity = outputs.encoded.identity
     return identity if outputs.local is None else torch.cat([identity, outputs.local], dim=1)
 

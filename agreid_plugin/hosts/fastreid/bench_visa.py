@@ -5,18 +5,16 @@ Both have the same weights and inputs, and each measurement a process of its own
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from tabulate import tabulate
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid.measuring import Measurement, measure, require_at_least, table
 from agreid_plugin.hosts.fastreid.operations import counting
-from agreid_plugin.hosts.fastreid.processes import in_process, peak_memory
+from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.methods.visa import ViSA, ViSABackbone, build_backbone, literal
 from agreid_plugin.nn.vit import build_vit
 from agreid_plugin.types import Batch, View
@@ -36,16 +34,6 @@ class Setting:
     size: tuple[int, int]
     repeats: int
     threads: int
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What one way took, beyond model and inputs, and what came of it."""
-
-    seconds: float
-    cpu: float  # seconds, which other processes disturb less
-    peak: float  # megabytes
-    outputs: list[float]
 
 
 @dataclass(frozen=True)
@@ -71,9 +59,7 @@ def bench_visa(
         size: rows and columns of an image.
         repeats: how often to run each; the fastest counts.
     """
-    for name, value, least in (("batch", batch, 2), ("repeats", repeats, 1)):
-        if value < least:
-            raise InputError(f"{name}={value} should be {least} or more")
+    require_at_least(batch=(batch, 2), repeats=(repeats, 1))
     setting = Setting(model, variant, batch, size, repeats, torch.get_num_threads())
     images = f"{batch} images of {size[0]}x{size[1]}"
     yield f"ViSA {model}, variant {variant}, {images}, {setting.threads} threads, best of {repeats}"
@@ -90,14 +76,7 @@ def bench_visa(
 
 def _measure(setting: Setting, name: str, literally: bool) -> Measurement:
     torch.set_num_threads(setting.threads)
-    run = TASKS[name](setting, literally)
-    before, times, cpu_times = peak_memory(), [], []
-    for _ in range(setting.repeats):
-        start, cpu_start = time.perf_counter(), time.process_time()
-        outputs = run()
-        times.append(time.perf_counter() - start)
-        cpu_times.append(time.process_time() - cpu_start)
-    return Measurement(min(times), min(cpu_times), peak_memory() - before, outputs.double().flatten().tolist())
+    return measure(TASKS[name](setting, literally), setting.repeats)
 
 
 def _backbone(setting: Setting) -> ViSABackbone:
@@ -242,17 +221,13 @@ def _table_of_time(found: dict[tuple[str, bool], Measurement]) -> str:
         times = [f"{ours.seconds:.3f}", f"{printed.seconds:.3f}", f"{printed.seconds / ours.seconds:.1f}x"]
         cpu_times = [f"{ours.cpu:.3f}", f"{printed.cpu:.3f}", f"{printed.cpu / ours.cpu:.1f}x"]
         peaks = [f"{ours.peak:.0f}", f"{printed.peak:.0f}"]
-        rows.append([name, *times, *cpu_times, *peaks, f"{_difference(ours, printed):.1e}"])
+        rows.append([name, *times, *cpu_times, *peaks, f"{ours.difference(printed):.1e}"])
     head = ["", "ours s", "as printed s", "", "ours CPU s", "as printed CPU s", "", "ours MB", "as printed MB"]
     head.append("largest difference")
     return (
-        f"{_table(rows, head)}\nMB: peak beyond model and inputs; difference: of the outputs, in training of losses "
+        f"{table(rows, head)}\nMB: peak beyond model and inputs; difference: of the outputs, in training of losses "
         "and norms of all gradients"
     )
-
-
-def _difference(ours: Measurement, printed: Measurement) -> float:
-    return max(abs(left - right) for left, right in zip(ours.outputs, printed.outputs, strict=True))
 
 
 def _table_of_parts(parts: list[Part], heads: Part) -> str:
@@ -264,7 +239,7 @@ def _table_of_parts(parts: list[Part], heads: Part) -> str:
     ]
     head = ["", "parameters", "GFLOPs ours", "as printed", "linear + conv ours", "as printed"]
     return (
-        f"{_table(rows, head)}\nfor one image, 2 FLOPs a multiply-add; linear + conv: without attention and graphs, "
+        f"{table(rows, head)}\nfor one image, 2 FLOPs a multiply-add; linear + conv: without attention and graphs, "
         f"which some counters leave out. Of the backbone of base {PUBLISHED}"
     )
 
@@ -273,8 +248,3 @@ def _sum(name: str, parts: list[Part]) -> Part:
     layers = (sum(part.layers[0] for part in parts), sum(part.layers[1] for part in parts))
     total = [sum(getattr(part, column) for part in parts) for column in ("parameters", "ours", "literal")]
     return Part(name, *total, layers)
-
-
-def _table(rows: list[list[str]], head: list[str]) -> str:
-    align = ("left", *["right"] * (len(head) - 1))
-    return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=align)

@@ -11,6 +11,8 @@ from agreid_plugin.errors import InputError
 
 LONG_MESSAGE = 12
 """Lines above which a message goes to log.txt alone: the host logs its whole configuration, environment and model."""
+PRINTED = {"printed": True}
+"""`extra` of a long message that is printed all the same."""
 
 
 class ConsoleHandler(logging.StreamHandler):
@@ -24,7 +26,8 @@ class ConsoleHandler(logging.StreamHandler):
 
 def _belongs_here(record: logging.LogRecord) -> bool:
     expected = record.exc_info and isinstance(record.exc_info[1], InputError)  # the command says it in one line
-    return not expected and record.getMessage().count("\n") < LONG_MESSAGE
+    short = record.getMessage().count("\n") < LONG_MESSAGE or getattr(record, "printed", False)
+    return not expected and short
 
 
 def tidy(logger: logging.Logger) -> None:

@@ -35,17 +35,34 @@ NEEDED = {
         "MODEL.VISA.DLFM": True,
         "MODEL.HEADS.NAME": OURS,
     },
+    "svpr": {
+        "MODEL.META_ARCHITECTURE": "SVPR",
+        "MODEL.SVPR.VARIANT": "released",
+        "MODEL.SVPR.VDFE": True,
+        "MODEL.SVPR.ASMOE": True,
+        "MODEL.SVPR.CVPR": True,
+        "MODEL.HEADS.NAME": OURS,
+    },
+    "tag-clip": {"MODEL.META_ARCHITECTURE": "TAGCLIP"},
 }
 """What a configuration must say to be of the released model."""
 
+PIXELS = ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")
 UNSTORED = {
-    "vdt": ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"),
-    "visa": ("MODEL.VISA.TOP_K", "MODEL.VISA.NEIGHBORS", "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"),
+    "vdt": PIXELS,
+    "visa": ("MODEL.VISA.TOP_K", "MODEL.VISA.NEIGHBORS", *PIXELS),
+    "svpr": (
+        *("MODEL.CLIP.NAME", "MODEL.CLIP.QUICK_GELU", "MODEL.SVPR.STAGES", "MODEL.SVPR.KEEP"),
+        *("MODEL.SVPR.ATTRIBUTE_RATIO", "MODEL.SVPR.VIEW_WORDS.CCTV", "MODEL.SVPR.VIEW_WORDS.WEARABLE"),
+        *("MODEL.SVPR.VIEW_WORDS.UAV", *PIXELS),
+    ),
 }
 """What features depend on and no file of weights tells."""
 
-SIZE = "MODEL.BACKBONE.DEPTH, or the keys of MODEL.VIT"
+SIZE = "MODEL.BACKBONE.DEPTH, or the keys of MODEL.VIT and MODEL.CLIP"
 CAUSES = (
+    ("visual.positional_embedding", "MODEL.BACKBONE.STRIDE_SIZE, MODEL.CLIP.PATCH_SIZE or INPUT.SIZE_TRAIN"),
+    ("text.positional_embedding", "MODEL.CLIP.TEXT_LENGTH"),
     ("vit.pos_embed", "MODEL.BACKBONE.STRIDE_SIZE, MODEL.VIT.PATCH_SIZE or INPUT.SIZE_TRAIN"),
     ("vit.patch_embed", "MODEL.VIT.PATCH_SIZE"),
     ("queries.experts.tokens", "MODEL.VISA.TOKENS or MODEL.VISA.EXPERTS"),
@@ -66,7 +83,7 @@ def convert(method: str, released: str | Path, config: str | Path, out: str | Pa
     """Write a released checkpoint as one that `fastreid eval --weights` takes with the configuration.
 
     Args:
-        method: `vdt` or `visa`.
+        method: `vdt`, `visa` or `svpr`.
         released: the file that the released code wrote.
         config: a configuration of the same model.
         out: the file to write; it must not exist.

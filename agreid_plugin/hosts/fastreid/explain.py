@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import torch
 from fastreid.modeling import build_model
@@ -19,13 +20,16 @@ from torch import Tensor, nn
 from agreid_plugin.data.protocols import protocol, select
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.fastreid import checks, data
+from agreid_plugin.hosts.fastreid.attributes import NONE
 from agreid_plugin.hosts.fastreid.catalog import owner_of
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.evaluator import test_sets
 from agreid_plugin.hosts.fastreid.losses import HOST_LOSSES, KEYS, LOSSES
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.hosts.fastreid.operations import counting
+from agreid_plugin.hosts.fastreid.svpr import with_attributes
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
+from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
 from agreid_plugin.types import View
 
@@ -36,6 +40,7 @@ PART_OF_TERM = {
     "orthogonal_loss": "view_head",
     "predictor_loss": "view_predictor",
     "balance_loss": "backbone.queries.experts",
+    "attribute_loss": "backbone.asmoe",
 }
 """The module without which a method's own loss is not computed."""
 
@@ -57,12 +62,18 @@ def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list
     pretrained = _pretrained(cfg)
     cfg.MODEL.BACKBONE.PRETRAIN, cfg.MODEL.DEVICE = False, "cpu"
     checks.check_config(cfg)
+    cfg, attributes = _with_attributes(cfg)
     training, items = _training_sets(cfg)
     classes = cfg.MODEL.HEADS.NUM_CLASSES or len({item[1] for item in items})
     cfg.MODEL.HEADS.NUM_CLASSES = classes or 1
     model, operations = _built(cfg)
     return {
-        "model": [*_parts(cfg, model, classes), ("pretrained", pretrained), ("weights", _file(cfg.MODEL.WEIGHTS))],
+        "model": [
+            *_parts(cfg, model, classes),
+            *attributes,
+            ("pretrained", pretrained),
+            ("weights", _file(cfg.MODEL.WEIGHTS)),
+        ],
         "losses": [*_losses(cfg, model), *_own_terms(model)],
         "training images": _transforms(cfg, is_train=True),
         "test images": _transforms(cfg, is_train=False),
@@ -84,6 +95,21 @@ def _file(path: str) -> str:
     return f"{path} ({'is there' if Path(path).is_file() else 'is not there'})" if path else "none"
 
 
+def _with_attributes(cfg) -> tuple[Any, list[Row]]:
+    """Return the configuration with the attributes that its model learns, and tell them; nothing if it learns none."""
+    try:
+        resolved = with_attributes(cfg)
+    except InputError as error:
+        resolved = cfg.clone()
+        resolved.MODEL.SVPR.ATTRIBUTES = NONE
+        return resolved, [("attributes", f"not known, told without them: {error}")]
+    rows = resolved.MODEL.SVPR.ATTRIBUTES
+    if resolved is cfg or not rows:
+        return resolved, []
+    told = "none" if rows == NONE else ", ".join(f"{name} ({len(values)} values)" for name, values in rows)
+    return resolved, [("attributes", told)]
+
+
 def _built(cfg) -> tuple[nn.Module, dict[str, float]]:
     """Build the model and run it once; returns it with its operations."""
     try:
@@ -102,10 +128,15 @@ def _built(cfg) -> tuple[nn.Module, dict[str, float]]:
 def _parts(cfg, model: nn.Module, classes: int) -> Iterator[Row]:
     yield "architecture", _named(META_ARCH_REGISTRY, cfg.MODEL.META_ARCHITECTURE)
     backbone = _named(BACKBONE_REGISTRY, cfg.MODEL.BACKBONE.NAME)
-    vit = next((module for module in model.modules() if isinstance(module, VisionTransformer)), None)
-    yield "backbone", backbone if vit else f"{backbone}, depth {cfg.MODEL.BACKBONE.DEPTH}"
-    if vit:
-        yield "ViT", _vit(cfg, vit)
+    towers = {"ViT": (VisionTransformer, _vit), "image tower": (ImageTower, _image), "text tower": (TextTower, _text)}
+    found = {
+        name: describe(cfg, module)
+        for module in model.modules()
+        for name, (kind, describe) in towers.items()
+        if isinstance(module, kind)
+    }
+    yield "backbone", backbone if found else f"{backbone}, depth {cfg.MODEL.BACKBONE.DEPTH}"
+    yield from found.items()
     known = f"{classes:,} classes" if classes else "a class for each identity of the training sets, which are not there"
     yield "heads", f"{_named(REID_HEADS_REGISTRY, cfg.MODEL.HEADS.NAME)}, {known}"
 
@@ -124,6 +155,24 @@ def _vit(cfg, vit: VisionTransformer) -> str:
         f"{name}: width {vit.width}, {vit.depth} blocks, {heads} heads; patch {convolution.kernel_size[0]}, "
         f"stride {_times(convolution.stride)}, grid {rows}x{columns} = {vit.num_patches} patches of "
         f"{_times(vit.image_size)}; {1 + vit.extra_tokens + vit.num_patches} tokens ({' + '.join(tokens)})"
+    )
+
+
+def _image(cfg, tower: ImageTower) -> str:
+    convolution, heads = tower.visual.conv1, tower.blocks[0].attn.num_heads
+    return (
+        f"{cfg.MODEL.CLIP.NAME}: width {tower.width}, {tower.depth} blocks, {heads} heads; patch "
+        f"{convolution.kernel_size[0]}, stride {_times(convolution.stride)}, grid {_times(tower.grid)} = "
+        f"{tower.num_patches} patches of {_times(tower.image_size)}; projected to {tower.embed_dim}"
+    )
+
+
+def _text(cfg, tower: TextTower) -> str:
+    frozen = "learns" if any(parameter.requires_grad for parameter in tower.parameters()) else "frozen"
+    heads = tower.blocks[0].attn.num_heads
+    return (
+        f"{cfg.MODEL.CLIP.NAME}: width {tower.width}, {tower.depth} blocks, {heads} heads; up to {tower.length} tokens, "
+        f"{frozen}"
     )
 
 

@@ -1,0 +1,153 @@
+"""SVPR-ReID at test time: sentences computed for every image, once a batch, and once for all.
+
+All have the same weights and inputs, and each a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
+from agreid_plugin.errors import unknown
+from agreid_plugin.hosts.fastreid.measuring import Measurement, measure, require_at_least, table
+from agreid_plugin.hosts.fastreid.operations import counting
+from agreid_plugin.hosts.fastreid.processes import in_process
+from agreid_plugin.methods.svpr import SVPR, TextSide, ViewText, per_image
+from agreid_plugin.nn.clip import build_clip
+from agreid_plugin.types import Batch, View
+
+IDENTITIES, TEXT_LENGTH = 199, 100  # as on AG-ReID, whose 15 attributes the sentences tell
+MODELS: dict[str, dict[str, int]] = {
+    "base": {},
+    "small": {"width": 384, "heads": 6, "text_width": 256, "text_heads": 4, "embed_dim": 256},
+    "tiny": {
+        "width": 64,
+        "layers": 2,
+        "heads": 4,
+        "text_width": 32,
+        "text_layers": 2,
+        "text_heads": 4,
+        "embed_dim": 32,
+    },
+}
+"""Shape of the two towers; base is CLIP's ViT-B/16."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What to measure, and how often; the fastest counts."""
+
+    model: str
+    variant: str
+    batch: int
+    size: tuple[int, int]
+    repeats: int
+    threads: int
+
+
+class PerImageText(nn.Module):
+    """The text side as the released code runs it: every image's sentences in full length, with every batch."""
+
+    def __init__(self, side: TextSide, batch: int):
+        super().__init__()
+        self.side, self.batch, self.schema = side, batch, side.schema
+
+    def views(self, labels: Tensor, remember: bool = False) -> ViewText:  # noqa: ARG002
+        """Return what the text says of views: (B,)."""
+        return per_image(self.side, labels, None)[0]
+
+    def attributes(self, labels: Tensor, remember: bool = False) -> Tensor:  # noqa: ARG002
+        """Return what the text says of attributes, at test time one row for all images: (1, M) -> (B, E)."""
+        return per_image(self.side, None, labels.expand(self.batch, -1))[1]
+
+
+def bench_svpr(
+    model: str = "base", variant: str = "paper", batch: int = 16, size: tuple[int, int] = (256, 128), repeats: int = 3
+) -> Iterator[str]:
+    """Measure and yield lines to print, the table last.
+
+    Args:
+        model: size of the towers by name.
+        variant: `paper` or `released`.
+        batch: images in a batch, two or more.
+        size: rows and columns of an image.
+        repeats: how often to run each; the fastest counts.
+    """
+    require_at_least(batch=(batch, 2), repeats=(repeats, 1))
+    if model not in MODELS:
+        raise unknown("model", model, MODELS)
+    setting = Setting(model, variant, batch, size, repeats, torch.get_num_threads())
+    images = f"{batch} images of {size[0]}x{size[1]}"
+    yield f"SVPR-ReID {model}, variant {variant}, {images}, {setting.threads} threads, best of {repeats}"
+    found = {}
+    for way in WAYS:
+        found[way] = in_process(_measure, setting, way)
+        yield f"{way}: {found[way][0].seconds:.3f} s, {found[way][0].peak:.0f} MB"
+    yield _table(found)
+
+
+def _measure(setting: Setting, way: str) -> tuple[Measurement, float]:
+    """Return a measurement, and GFLOPs for one image."""
+    torch.set_num_threads(setting.threads)
+    run = WAYS[way](setting)
+    with torch.no_grad():
+        run()  # fills the cache, if there is one
+        with counting() as counter:
+            run()
+        return measure(run, setting.repeats), counter.get_total_flops() / setting.batch / 1e9
+
+
+def _method(setting: Setting) -> SVPR:
+    torch.manual_seed(0)
+    clip = build_clip("ViT-B-16", image_size=setting.size, text_length=TEXT_LENGTH, **MODELS[setting.model])
+    schema = AttributeSchema(QUT_GROUPS)
+    method = SVPR(clip.image, clip.text, IDENTITIES, schema, variant=setting.variant)
+    return method.requires_grad_(False).eval()
+
+
+def _runs(setting: Setting, method: SVPR) -> Callable[[], Tensor]:
+    images = torch.randn(setting.batch, 3, *setting.size, generator=torch.Generator().manual_seed(1))
+    batch = Batch(images=images, views=torch.arange(setting.batch) % len(View))
+    return lambda: method.embed(method(batch))
+
+
+def _every_image(setting: Setting) -> Callable[[], Tensor]:
+    method = _method(setting)
+    method.backbone.text = PerImageText(method.backbone.text, setting.batch)
+    return _runs(setting, method)
+
+
+def _once_a_batch(setting: Setting) -> Callable[[], Tensor]:
+    method = _method(setting)
+    method.cache_text = False
+    return _runs(setting, method)
+
+
+def _once(setting: Setting) -> Callable[[], Tensor]:
+    return _runs(setting, _method(setting))
+
+
+WAYS = {"text for every image": _every_image, "text once a batch": _once_a_batch, "text cached": _once}
+
+
+def _table(found: dict[str, tuple[Measurement, float]]) -> str:
+    first = next(iter(found.values()))[0]
+    rows = [
+        [
+            way,
+            f"{entry.seconds:.3f}",
+            f"{first.seconds / entry.seconds:.2f}x",
+            f"{entry.cpu:.3f}",
+            f"{first.cpu / entry.cpu:.2f}x",
+            f"{entry.peak:.0f}",
+            f"{operations:.3g}",
+            f"{entry.difference(first):.1e}",
+        ]
+        for way, (entry, operations) in found.items()
+    ]
+    head = ["", "s", "", "CPU s", "", "MB", "GFLOPs an image", "largest difference"]
+    return f"{table(rows, head)}\nMB: peak beyond model and inputs; difference: of the features to the first row's"

@@ -1,0 +1,120 @@
+"""The towers of CLIP from a configuration, and the image tower as a backbone of the host."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from fastreid.modeling.backbones import BACKBONE_REGISTRY
+
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts.fastreid.backbones import HostBackbone
+from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, build_clip, freeze
+from agreid_plugin.nn.clip_weights import load_clip, quick_gelu_of
+
+_logger = logging.getLogger("fastreid.backbone")
+
+BACKBONE = "build_clip_backbone"
+ACTIVATIONS = ("auto", "yes", "no")
+SHAPE = ("WIDTH", "LAYERS", "HEADS", "PATCH_SIZE", "TEXT_WIDTH", "TEXT_LAYERS", "TEXT_HEADS", "EMBED_DIM")
+
+KEYS = (
+    Key("MODEL.CLIP.NAME", "ViT-B-16", "CLIP: a ViT by open_clip's name; its stride is MODEL.BACKBONE.STRIDE_SIZE."),
+    Key("MODEL.CLIP.WIDTH", 0, "CLIP: width of the image tower; 0: that of NAME."),
+    Key("MODEL.CLIP.LAYERS", 0, "CLIP: blocks of the image tower; 0: those of NAME."),
+    Key("MODEL.CLIP.HEADS", 0, "CLIP: attention heads of the image tower; 0: those of NAME."),
+    Key("MODEL.CLIP.PATCH_SIZE", 0, "CLIP: side of a patch; 0: that of NAME."),
+    Key("MODEL.CLIP.TEXT_WIDTH", 0, "CLIP: width of the text tower; 0: that of NAME."),
+    Key("MODEL.CLIP.TEXT_LAYERS", 0, "CLIP: blocks of the text tower; 0: those of NAME."),
+    Key("MODEL.CLIP.TEXT_HEADS", 0, "CLIP: attention heads of the text tower; 0: those of NAME."),
+    Key("MODEL.CLIP.EMBED_DIM", 0, "CLIP: width that both towers are projected to; 0: that of NAME."),
+    Key("MODEL.CLIP.TEXT_LENGTH", 77, "CLIP: most tokens of a sentence, its start and end included."),
+    Key("MODEL.CLIP.QUICK_GELU", "auto", 'CLIP: OpenAI\'s activation, auto | "yes" | "no"; auto: as the weights need.'),
+    Key("MODEL.CLIP.FREEZE", [], "CLIP: parts that are not trained: text, image, image.stem, image.blocks:0-5."),
+)
+
+
+@BACKBONE_REGISTRY.register()
+def build_clip_backbone(cfg) -> HostBackbone:
+    """Build CLIP's image tower; the feature is the class token after the final norm, not projected."""
+    clip = _build(cfg, cfg.MODEL.CLIP.TEXT_LENGTH)
+    _load(cfg, clip.image)
+    _freeze(cfg, clip)
+    clip.image.visual.proj.requires_grad_(False)
+    return HostBackbone(clip.image)
+
+
+def build_towers(cfg, text_length: int | None = None) -> CLIP:
+    """Build both towers with the weights of `MODEL.BACKBONE.PRETRAIN_PATH`, frozen where `MODEL.CLIP.FREEZE` says.
+
+    Args:
+        cfg: the configuration.
+        text_length: most tokens of a sentence; `MODEL.CLIP.TEXT_LENGTH` without a number.
+    """
+    clip = _build(cfg, cfg.MODEL.CLIP.TEXT_LENGTH if text_length is None else text_length)
+    _load(cfg, clip)
+    _freeze(cfg, clip)
+    return clip
+
+
+def require_clip_backbone(cfg) -> None:
+    """Refuse another backbone's name for a meta-architecture that builds the towers by itself."""
+    if cfg.MODEL.BACKBONE.NAME != BACKBONE:
+        raise InputError(
+            f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} does not suit MODEL.META_ARCHITECTURE "
+            f"{cfg.MODEL.META_ARCHITECTURE}: use {BACKBONE}"
+        )
+
+
+def _build(cfg, text_length: int) -> CLIP:
+    train, test = list(cfg.INPUT.SIZE_TRAIN), list(cfg.INPUT.SIZE_TEST)
+    if train != test:
+        raise InputError(f"CLIP needs one image size: INPUT.SIZE_TRAIN is {train}, INPUT.SIZE_TEST {test}")
+    shape = {key.lower(): cfg.MODEL.CLIP[key] for key in SHAPE if cfg.MODEL.CLIP[key]}
+    quick_gelu = _quick_gelu(cfg)
+    with said_of("MODEL.CLIP and MODEL.BACKBONE"):
+        return build_clip(
+            cfg.MODEL.CLIP.NAME,
+            image_size=tuple(train),
+            stride=tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE),
+            text_length=text_length,
+            quick_gelu=quick_gelu,
+            **shape,
+        )
+
+
+def _quick_gelu(cfg) -> bool:
+    """Return which activation the weights need.
+
+    The file tells even where it is not loaded: an evaluation loads a checkpoint instead, which has no activation in it
+    but was trained from that file.
+    """
+    asked, path = cfg.MODEL.CLIP.QUICK_GELU, cfg.MODEL.BACKBONE.PRETRAIN_PATH
+    if asked not in ACTIVATIONS:
+        raise unknown("MODEL.CLIP.QUICK_GELU", asked, ACTIVATIONS)
+    if asked != "auto" or not path:
+        return asked == "yes"
+    told = quick_gelu_of(path) if Path(path).is_file() else None
+    if told is None:
+        why = "does not tell" if Path(path).is_file() else "is not there to tell"
+        raise InputError(
+            f"MODEL.CLIP.QUICK_GELU is auto, but {path} {why} which activation it was trained with: set it to yes "
+            "(OpenAI's weights) or no"
+        )
+    return told
+
+
+def _load(cfg, towers: CLIP | ImageTower) -> None:
+    if cfg.MODEL.BACKBONE.PRETRAIN:
+        _logger.info("pretrained CLIP: %s", load_clip(towers, cfg.MODEL.BACKBONE.PRETRAIN_PATH))
+
+
+def _freeze(cfg, clip: CLIP) -> None:
+    towers: dict[str, ImageTower | TextTower] = {"image": clip.image, "text": clip.text}
+    for entry in cfg.MODEL.CLIP.FREEZE:
+        tower, _, part = str(entry).partition(".")
+        if tower not in towers:
+            raise unknown("MODEL.CLIP.FREEZE", entry, ["image", "image.stem", "image.blocks:A-B", "text"])
+        with said_of("MODEL.CLIP.FREEZE"):
+            freeze(towers[tower], part or "all")

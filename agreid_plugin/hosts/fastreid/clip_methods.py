@@ -1,0 +1,98 @@
+"""The CLIP baseline and CLIP-ReID as meta-architectures of the host."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+from torch import Tensor
+
+from agreid_plugin.hosts.fastreid.clip import build_clip_backbone, build_towers, require_clip_backbone
+from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.fastreid.heads import make_head
+from agreid_plugin.hosts.fastreid.losses import build_objectives
+from agreid_plugin.hosts.fastreid.methods import HostMethod
+from agreid_plugin.losses import IdentityLoss
+from agreid_plugin.methods import clip_reid
+from agreid_plugin.methods.clip_reid import PromptSchedule
+
+STAGE = "MODEL.CLIP_REID.STAGE1"
+KEYS = (
+    Key("MODEL.CLIP.NECK", "before", "CLIPBaseline, CLIPReID: compare features before or after the heads' norms."),
+    Key("MODEL.CLIP_REID.I2T_WEIGHT", 1.0, "CLIP-ReID: weight of the loss of images and texts, smoothed as CE is."),
+    Key(f"{STAGE}.PROMPTS", "", "CLIP-ReID: prompts.pth of an earlier run on the same identities, instead of stage 1."),
+    Key(f"{STAGE}.EPOCHS", 120, "CLIP-ReID, stage 1: epochs that learn the prompts."),
+    Key(f"{STAGE}.BATCH", 64, "CLIP-ReID, stage 1: images a step, of all processes together."),
+    Key(f"{STAGE}.LR", 3.5e-4, "CLIP-ReID, stage 1: Adam's rate after warm-up."),
+    Key(f"{STAGE}.WEIGHT_DECAY", 1e-4, "CLIP-ReID, stage 1: weight decay of the prompts."),
+    Key(f"{STAGE}.WARMUP_EPOCHS", 5, "CLIP-ReID, stage 1: epochs of linear warm-up."),
+    Key(f"{STAGE}.WARMUP_LR", 1e-5, "CLIP-ReID, stage 1: rate that warm-up starts from."),
+    Key(f"{STAGE}.MIN_LR", 1e-6, "CLIP-ReID, stage 1: rate of the last epoch, which a cosine leads to."),
+)
+
+
+@META_ARCH_REGISTRY.register()
+class CLIPBaseline(HostMethod, clip_reid.CLIPBaseline):
+    """CLIP's image tower with one head, built from a configuration."""
+
+    def __init__(self, cfg):
+        require_clip_backbone(cfg)
+        image = build_clip_backbone(cfg).core
+        with said_of("MODEL.CLIP"):
+            super().__init__(
+                image,
+                cfg.MODEL.HEADS.NUM_CLASSES,
+                make_head=partial(make_head, cfg),
+                objectives=build_objectives(cfg),
+                neck=cfg.MODEL.CLIP.NECK,
+            )
+        self.keep_normalization(cfg)
+
+
+@META_ARCH_REGISTRY.register()
+class CLIPReID(HostMethod, clip_reid.CLIPReID):
+    """CLIP-ReID, built from a configuration; `PromptStage` runs its first stage."""
+
+    def __init__(self, cfg):
+        require_clip_backbone(cfg)
+        schedule_of(cfg)  # what is wrong with it is better known now than after the features are extracted
+        towers, text_loss = build_towers(cfg), _text_loss(cfg)
+        with said_of("MODEL.CLIP and MODEL.CLIP_REID"):
+            super().__init__(
+                towers.image,
+                towers.text,
+                cfg.MODEL.HEADS.NUM_CLASSES,
+                make_head=partial(make_head, cfg),
+                objectives=build_objectives(cfg),
+                text_loss=text_loss,
+                neck=cfg.MODEL.CLIP.NECK,
+            )
+        self.keep_normalization(cfg)
+
+    def stage_features(self, inputs: dict[str, Any]) -> Tensor:
+        """Return what the first stage learns from of a batch of the host's: (B, E)."""
+        return self.image_features(self._normalized(inputs).images)
+
+
+def schedule_of(cfg) -> PromptSchedule:
+    """Return how the first stage learns."""
+    node = cfg.MODEL.CLIP_REID.STAGE1
+    with said_of(STAGE):
+        return PromptSchedule(
+            epochs=node.EPOCHS,
+            rate=node.LR,
+            batch=node.BATCH,
+            weight_decay=node.WEIGHT_DECAY,
+            warmup_epochs=node.WARMUP_EPOCHS,
+            warmup_rate=node.WARMUP_LR,
+            min_rate=node.MIN_LR,
+        )
+
+
+def _text_loss(cfg) -> IdentityLoss:
+    """Build the cross-entropy of images and texts, which is smoothed and averaged as that of identities."""
+    node = cfg.MODEL.LOSSES.CE
+    smoothing = max(node.EPSILON, 0.0)  # below 0 it is the host's adaptive smoothing, which this loss has not
+    with said_of("MODEL.CLIP_REID.I2T_WEIGHT"):
+        return IdentityLoss(cfg.MODEL.CLIP_REID.I2T_WEIGHT, smoothing, node.OVER_NONZERO, node.OVER_ALL)

@@ -1,0 +1,51 @@
+"""Time and memory of one way to do something, for benchmarks that set several side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tabulate import tabulate
+from torch import Tensor
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid.processes import peak_memory
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one way took, beyond model and inputs, and what came of it."""
+
+    seconds: float
+    cpu: float  # seconds, which other processes disturb less
+    peak: float  # megabytes
+    outputs: list[float]
+
+    def difference(self, other: Measurement) -> float:
+        """Return the largest difference of any output."""
+        return max(abs(left - right) for left, right in zip(self.outputs, other.outputs, strict=True))
+
+
+def measure(run: Callable[[], Tensor], repeats: int) -> Measurement:
+    """Run something several times; the fastest counts."""
+    before, times, cpu_times = peak_memory(), [], []
+    for _ in range(repeats):
+        start, cpu_start = time.perf_counter(), time.process_time()
+        outputs = run()
+        times.append(time.perf_counter() - start)
+        cpu_times.append(time.process_time() - cpu_start)
+    return Measurement(min(times), min(cpu_times), peak_memory() - before, outputs.double().flatten().tolist())
+
+
+def require_at_least(**limits: tuple[int, int]) -> None:
+    """Refuse numbers below their least: name=(value, least)."""
+    for name, (value, least) in limits.items():
+        if value < least:
+            raise InputError(f"{name}={value} should be {least} or more")
+
+
+def table(rows: list[list[str]], head: list[str]) -> str:
+    """Return a table of texts, all but the first column to the right."""
+    align = ("left", *["right"] * (len(head) - 1))
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=align)

@@ -1,0 +1,89 @@
+"""SVPR-ReID as a meta-architecture of the host."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+
+from agreid_plugin.errors import unknown
+from agreid_plugin.hosts.fastreid.attributes import schema_of, with_schema
+from agreid_plugin.hosts.fastreid.clip import build_towers, require_clip_backbone
+from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.fastreid.heads import make_head
+from agreid_plugin.hosts.fastreid.losses import build_objectives
+from agreid_plugin.hosts.fastreid.methods import HostMethod
+from agreid_plugin.methods import svpr
+from agreid_plugin.types import VIEW_SOURCES
+
+KEYS = (
+    Key("MODEL.SVPR.VARIANT", "paper", "SVPR-ReID as the `paper` says, or as the `released` code does."),
+    Key("MODEL.SVPR.VDFE", True, "SVPR-ReID: a token of the view, and features that shed it (Table 5)."),
+    Key("MODEL.SVPR.ASMOE", True, "SVPR-ReID: experts for attributes; without attributes there are none (Table 5)."),
+    Key("MODEL.SVPR.CVPR", True, "SVPR-ReID: progressive refinement of patches (Table 5)."),
+    Key("MODEL.SVPR.STAGES", 3, "SVPR-ReID: N, stages of refinement (Fig. 4)."),
+    Key("MODEL.SVPR.INJECT_AT", -1, "SVPR-ReID: i, block that first sees the view token; -1: the last."),
+    Key("MODEL.SVPR.PROMPTS", 4, "SVPR-ReID: learned words in a sentence."),
+    Key("MODEL.SVPR.EXPERTS", 4, "SVPR-ReID: experts for attributes."),
+    Key("MODEL.SVPR.EXPERT_TOP_K", 0, "SVPR-ReID: experts that count for an attribute; 0: all, released 3."),
+    Key("MODEL.SVPR.ATTRIBUTE_RATIO", 0.7, "SVPR-ReID: share of the attributes that an image keeps (Eq. 7)."),
+    Key("MODEL.SVPR.KEEP", 0.5, "SVPR-ReID: share of the patches that a stage keeps."),
+    Key("MODEL.SVPR.MOMENTUM", 0.1, "SVPR-ReID: gamma, share of the refined in a stage's result (Eq. 8)."),
+    Key("MODEL.SVPR.VIEW_WEIGHT", 1.0, "SVPR-ReID: alpha, weight of the view losses (Eq. 12)."),
+    Key("MODEL.SVPR.ATTRIBUTE_WEIGHT", -1.0, "SVPR-ReID: beta of Eq. 12; -1: 0.1 paper, 0.05 released."),
+    Key("MODEL.SVPR.ORTHOGONALITY", "cosine", "SVPR-ReID: mean |cosine|, or `dot` for the sum that Eq. 10 prints."),
+    Key("MODEL.SVPR.CACHE_TEXT", True, "SVPR-ReID: compute a sentence once at test time, not with every batch."),
+    Key("MODEL.SVPR.VIEW_WORDS.CCTV", "ground", "SVPR-ReID: word of the view of a fixed ground camera."),
+    Key("MODEL.SVPR.VIEW_WORDS.WEARABLE", "ground", "SVPR-ReID: word of the view of a worn camera."),
+    Key("MODEL.SVPR.VIEW_WORDS.UAV", "aerial", "SVPR-ReID: word of the view from a drone."),
+)
+
+
+def with_attributes(cfg):
+    """Return the configuration with what its model learns of attributes, if it learns any, written into it."""
+    learns = SVPR.__name__ == cfg.MODEL.META_ARCHITECTURE and cfg.MODEL.SVPR.ASMOE
+    return with_schema(cfg) if learns else cfg
+
+
+@META_ARCH_REGISTRY.register()
+class SVPR(HostMethod, svpr.SVPR):
+    """SVPR-ReID, built from a configuration."""
+
+    def __init__(self, cfg):
+        if cfg.MODEL.VIEW not in VIEW_SOURCES:
+            raise unknown("MODEL.VIEW", cfg.MODEL.VIEW, VIEW_SOURCES)
+        require_clip_backbone(cfg)
+        node, towers = cfg.MODEL.SVPR, build_towers(cfg)
+        with said_of("MODEL.SVPR"):
+            super().__init__(
+                towers.image,
+                towers.text,
+                cfg.MODEL.HEADS.NUM_CLASSES,
+                schema_of(cfg) if node.ASMOE else None,
+                variant=node.VARIANT,
+                view=cfg.MODEL.VIEW,
+                words={platform.lower(): word for platform, word in node.VIEW_WORDS.items()},
+                vdfe=node.VDFE,
+                asmoe=node.ASMOE,
+                cvpr=node.CVPR,
+                stages=node.STAGES,
+                inject_at=None if node.INJECT_AT < 0 else node.INJECT_AT,
+                prompts=node.PROMPTS,
+                experts=node.EXPERTS,
+                expert_top_k=node.EXPERT_TOP_K or None,
+                attribute_ratio=node.ATTRIBUTE_RATIO,
+                keep=node.KEEP,
+                momentum=node.MOMENTUM,
+                make_head=partial(make_head, cfg),
+                objectives=build_objectives(cfg),
+                view_weight=node.VIEW_WEIGHT,
+                attribute_weight=None if node.ATTRIBUTE_WEIGHT < 0 else node.ATTRIBUTE_WEIGHT,
+                orthogonality=node.ORTHOGONALITY,
+            )
+        self.cache_text = node.CACHE_TEXT
+        self.keep_normalization(cfg)
+
+    def describe(self, inputs: dict[str, Any]) -> list:
+        """Return what the model takes each image's attributes for, from the host's dictionary of a test batch."""
+        return self.predict_attributes(self.infer(inputs))
