@@ -67,6 +67,21 @@ def require_clip_backbone(cfg) -> None:
         )
 
 
+def with_activation(cfg):
+    """Return the configuration with the activation of CLIP's towers, if it builds them, written into it.
+
+    A checkpoint does not tell it, and where it is evaluated the pretrained weights may not be there to ask.
+    """
+    if cfg.MODEL.BACKBONE.NAME != BACKBONE or cfg.MODEL.CLIP.QUICK_GELU != "auto":
+        return cfg
+    resolved = cfg.clone()
+    resolved.defrost()
+    resolved.MODEL.CLIP.QUICK_GELU = "yes" if _quick_gelu(cfg) else "no"
+    if cfg.is_frozen():
+        resolved.freeze()
+    return resolved
+
+
 def _build(cfg, text_length: int) -> CLIP:
     train, test = list(cfg.INPUT.SIZE_TRAIN), list(cfg.INPUT.SIZE_TEST)
     if train != test:

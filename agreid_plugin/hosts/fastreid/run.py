@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from fastreid.engine import default_setup, defaults, launch
 from fastreid.evaluation import verify_results
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
 from fastreid.utils.env import seed_all_rng
 from fastreid.utils.logger import setup_logger
@@ -34,9 +35,18 @@ from agreid_plugin.evaluation import (
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid import checks, console
 from agreid_plugin.hosts.fastreid.agsynth import make_missing
+from agreid_plugin.hosts.fastreid.clip import with_activation
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.data import source_of
-from agreid_plugin.hosts.fastreid.evaluator import choose, compute, thresholds
+from agreid_plugin.hosts.fastreid.evaluator import TestSet, choose, compute, thresholds
+from agreid_plugin.hosts.fastreid.predictions import (
+    accuracy,
+    accuracy_table,
+    check_predictions_file,
+    predict,
+    write_predictions,
+)
+from agreid_plugin.hosts.fastreid.svpr import with_attributes
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.weights import load_weights
 
@@ -49,7 +59,7 @@ def train(args: Namespace) -> None:
     checks.check_config(cfg)
     _claim_output(Path(cfg.OUTPUT_DIR), args.resume)
     make_missing(cfg)
-    _launch(_train_process, cfg, args)
+    _launch(_train_process, with_activation(with_attributes(cfg)), args)
 
 
 def evaluate(args: Namespace) -> None:
@@ -59,13 +69,15 @@ def evaluate(args: Namespace) -> None:
     _check_writable(Path(cfg.OUTPUT_DIR))
     if args.save_features:
         _check_features_file(cfg, Path(args.save_features))
+    if args.save_attributes:
+        _check_attributes_file(cfg, args)
     if args.features:
         _evaluate_features(cfg, args)
         return
     if not Path(cfg.MODEL.WEIGHTS).is_file():
         raise InputError(f"weight file {cfg.MODEL.WEIGHTS!r} does not exist; name it with --weights")
     make_missing(cfg)
-    _launch(_evaluate_process, cfg, args)
+    _launch(_evaluate_process, with_attributes(cfg), args)
 
 
 def _configured(args: Namespace):
@@ -113,6 +125,14 @@ def _check_features_file(cfg, path: Path) -> None:
         raise InputError(f"--save-features {path}: its folder does not exist")
 
 
+def _check_attributes_file(cfg, args: Namespace) -> None:
+    if args.features:
+        raise InputError("--save-attributes asks the model, which --features does without: leave one of them out")
+    check_predictions_file(args.save_attributes)
+    if not hasattr(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), "describe"):
+        raise InputError(f"--save-attributes: {cfg.MODEL.META_ARCHITECTURE} knows nothing of attributes; SVPR does")
+
+
 def _launch(main: Callable, cfg, args: Namespace) -> None:
     processes = _processes(args)
     url = args.dist_url or "auto"
@@ -144,6 +164,8 @@ def _evaluate_process(cfg, args: Namespace) -> None:
     cfg = _set_up(cfg, args)
     model = _load_model(cfg)
     evaluators = Trainer.run_test_sets(cfg, model)
+    if args.save_attributes:
+        _save_attributes(cfg, args, model, [evaluator.test_set for evaluator in evaluators.values()])
     if not comm.is_main_process():
         return
     if args.save_features:
@@ -155,6 +177,18 @@ def _evaluate_process(cfg, args: Namespace) -> None:
             _save_thresholds(cfg, evaluator.features, evaluator.test_set.protocols.values())
     _report(cfg, args, [entry for evaluator in evaluators.values() for entry in evaluator.metrics])
     verify_results(cfg, _by_protocol({name: evaluator.numbers for name, evaluator in evaluators.items()}))
+
+
+def _save_attributes(cfg, args: Namespace, model: torch.nn.Module, sets: Iterable[TestSet]) -> None:
+    """Write what the model takes every test image's attributes for, and tell how often it is right."""
+    rows = [row for test_set in sets for row in predict(cfg, model, test_set)]
+    if not comm.is_main_process():
+        return
+    write_predictions(args.save_attributes, rows)
+    _logger.info("attributes of the test images in %s", args.save_attributes)
+    known = accuracy(rows, [record for test_set in sets for record in test_set.records])
+    if known:
+        _logger.info("attributes that are right, in percent:\n%s", accuracy_table(known), extra=console.PRINTED)
 
 
 def _load_model(cfg):
@@ -203,7 +237,7 @@ def _computable(features: FeatureSet, names: Sequence[str]) -> list[Protocol]:
 def _report(cfg, args: Namespace, metrics: list[Metrics]) -> None:
     path = Path(cfg.OUTPUT_DIR) / RESULTS
     save_results(path, metrics)
-    _logger.info("results in percent, kept in %s:\n%s", path, table(metrics))
+    _logger.info("results in percent, kept in %s:\n%s", path, table(metrics), extra=console.PRINTED)
     if args.bootstrap:
         _logger.info("95 %% confidence over query identities, %d draws:\n%s", args.bootstrap, _intervals(args, metrics))
 
