@@ -10,11 +10,18 @@ import yaml
 from conftest import assert_one_line
 from fastreid.modeling import build_model
 from released_format import randomize, released_vdt, released_visa
+from released_svpr import released_svpr
 
 from agreid_plugin.cli.main import build_parser
+from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.hosts.fastreid.config import load_config
 
-RELEASED = {"vdt": released_vdt, "visa": released_visa}
+GROUPS = {"bag": ("none", "backpack"), "hat": ("no", "yes", "unknown")}
+RELEASED = {
+    "vdt": released_vdt,
+    "visa": released_visa,
+    "svpr": lambda state: released_svpr(state, AttributeSchema(GROUPS)),
+}
 IDENTITIES = 7
 OPTIONS = {
     "vdt": {"META_ARCHITECTURE": "VDT", "BACKBONE": {"NAME": "build_vdt_backbone"}},
@@ -23,7 +30,24 @@ OPTIONS = {
         "BACKBONE": {"NAME": "build_visa_backbone"},
         "VISA": {"VARIANT": "released", "EXPERTS": 2, "TOKENS": 3, "NEIGHBORS": 4},
     },
+    "svpr": {
+        "META_ARCHITECTURE": "SVPR",
+        "BACKBONE": {"NAME": "build_clip_backbone"},
+        "CLIP": {
+            "WIDTH": 16,
+            "LAYERS": 2,
+            "HEADS": 2,
+            "PATCH_SIZE": 8,
+            "TEXT_WIDTH": 8,
+            "TEXT_LAYERS": 1,
+            "TEXT_HEADS": 2,
+            "EMBED_DIM": 8,
+            "TEXT_LENGTH": 48,
+        },
+        "SVPR": {"VARIANT": "released", "ATTRIBUTES": [[name, list(values)] for name, values in GROUPS.items()]},
+    },
 }
+WIDTHS = {"vdt": 16, "visa": 32, "svpr": 64}
 
 
 @pytest.fixture
@@ -86,7 +110,7 @@ def convert(fastreid_command, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("method", ["vdt", "visa"])
+@pytest.mark.parametrize("method", ["vdt", "visa", "svpr"])
 def test_a_converted_file_evaluates_as_the_original(fastreid_command, configured, trained, convert, tmp_path, method):
     config = configured(method)
     ours, released = trained(method, config)
@@ -101,7 +125,7 @@ def test_a_converted_file_evaluates_as_the_original(fastreid_command, configured
             features = next(archive[key] for key in archive.files if archive[key].ndim == 2)
         found[name] = (json.loads((tmp_path / name / "results.json").read_text()), features)
     assert found["ours"][0] == found["converted"][0]
-    assert found["ours"][1].shape[1] == {"vdt": 16, "visa": 32}[method]
+    assert found["ours"][1].shape[1] == WIDTHS[method]
     assert np.array_equal(found["ours"][1], found["converted"][1])
 
 
@@ -132,6 +156,35 @@ def test_nothing_of_vdt_is_dropped(configured, trained, convert):
     first, *others = convert("vdt", released, config).out.splitlines()
     assert first.endswith("made of 55 of the 55 tensors in released.pth")
     assert [line.split(",")[0] for line in others] == ["not in the file"]
+
+
+def test_what_the_command_tells_of_svpr(configured, trained, convert):
+    config = configured("svpr")
+    _, released = trained("svpr", config)
+    outcome = convert("svpr", released, config)
+    assert outcome.code == 0, outcome.err
+    first, second, *_, last = outcome.out.splitlines()
+    assert " tensors in released.pth" in first
+    assert second.startswith("dropped, as it reaches no output: ")
+    assert "MODEL.CLIP.QUICK_GELU auto" in last
+    assert "MODEL.SVPR.VIEW_WORDS.UAV aerial" in last
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("SVPR__VARIANT", "paper", ["MODEL.SVPR.VARIANT is paper", "set MODEL.SVPR.VARIANT released"]),
+        ("SVPR__ASMOE", False, ["MODEL.SVPR.ASMOE is False"]),
+        ("CLIP__TEXT_LENGTH", 60, ["positional_embedding", "check MODEL.CLIP.TEXT_LENGTH"]),
+        ("CLIP__WIDTH", 24, ["check MODEL.BACKBONE.DEPTH, or the keys of MODEL.VIT and MODEL.CLIP"]),
+        ("BACKBONE__STRIDE_SIZE", [4, 4], ["(21, 16)", "check MODEL.BACKBONE.STRIDE_SIZE"]),
+    ],
+)
+def test_a_configuration_of_another_svpr_is_refused(configured, trained, convert, tmp_path, key, value, words):
+    _, released = trained("svpr", configured("svpr"))
+    other = configured("svpr", "other.yml", **{f"MODEL__{key}": value})
+    assert_one_line(convert("svpr", released, other), *words)
+    assert not (tmp_path / "out.pth").exists()
 
 
 def test_prefix_of_data_parallel_training(configured, trained, convert, tmp_path):

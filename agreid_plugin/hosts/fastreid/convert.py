@@ -60,8 +60,10 @@ UNSTORED = {
 """What features depend on and no file of weights tells."""
 
 SIZE = "MODEL.BACKBONE.DEPTH, or the keys of MODEL.VIT and MODEL.CLIP"
+CLIP_GRID = "MODEL.BACKBONE.STRIDE_SIZE, MODEL.CLIP.PATCH_SIZE or INPUT.SIZE_TRAIN"
 CAUSES = (
-    ("visual.positional_embedding", "MODEL.BACKBONE.STRIDE_SIZE, MODEL.CLIP.PATCH_SIZE or INPUT.SIZE_TRAIN"),
+    ("visual.positional_embedding", CLIP_GRID),
+    ("cvpr.local_weight", CLIP_GRID),
     ("text.positional_embedding", "MODEL.CLIP.TEXT_LENGTH"),
     ("vit.pos_embed", "MODEL.BACKBONE.STRIDE_SIZE, MODEL.VIT.PATCH_SIZE or INPUT.SIZE_TRAIN"),
     ("vit.patch_embed", "MODEL.VIT.PATCH_SIZE"),
