@@ -201,6 +201,7 @@ def test_without_its_modules_it_is_the_baseline(tiny):
     [
         (["MODEL.BACKBONE.NAME", "build_vdt_backbone"], ["does not suit", "SVPR", "build_clip_backbone"]),
         (["MODEL.SVPR.VARIANT", "papr"], ["MODEL.SVPR", "did you mean paper"]),
+        (["MODEL.SVPR.SENTENCES", "realeased"], ["MODEL.SVPR", "did you mean released"]),
         (["MODEL.VIEW", "guessed"], ["MODEL.VIEW", "given"]),
         (["MODEL.SVPR.STAGES", "0"], ["MODEL.SVPR", "stages=0"]),
         (["MODEL.SVPR.INJECT_AT", "9"], ["MODEL.SVPR", "inject_at=9", "0 .. 1"]),
