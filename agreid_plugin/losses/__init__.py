@@ -7,6 +7,7 @@ from agreid_plugin.losses.identity import IdentityLoss
 from agreid_plugin.losses.itc import NITC, RITC
 from agreid_plugin.losses.objectives import OnFeatures, OnLogits, OnParts, identity_objectives
 from agreid_plugin.losses.orthogonal import OrthogonalLoss
+from agreid_plugin.losses.sdm import SDMLoss
 from agreid_plugin.losses.triplet import TripletLoss
 from agreid_plugin.losses.vial import VIAL
 from agreid_plugin.losses.view import ViewLoss
@@ -22,6 +23,7 @@ __all__ = [
     "OnLogits",
     "OnParts",
     "OrthogonalLoss",
+    "SDMLoss",
     "SupConLoss",
     "TripletLoss",
     "ViewLoss",

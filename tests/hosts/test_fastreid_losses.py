@@ -113,7 +113,7 @@ def test_the_hosts_architectures_refuse_what_they_have_nothing_for(architecture,
 
 
 def test_who_makes_a_part_is_said(generous):
-    with pytest.raises(InputError, match=r"; VDT, ViSA, (\w+, )?Generous do$"):
+    with pytest.raises(InputError, match=r"; VDT, ViSA, SVPR, TAGCLIP, Generous do$"):
         check_losses(configured("Baseline", "OrthogonalLoss"))
     with pytest.raises(InputError, match=r"needs routers, which VDT does not make; ViSA, Generous do$"):
         check_losses(configured("VDT", "LoadBalanceLoss"))

@@ -27,6 +27,7 @@ from agreid_plugin.losses import (
     OnLogits,
     OnParts,
     OrthogonalLoss,
+    SDMLoss,
     SupConLoss,
     TripletLoss,
     ViewLoss,
@@ -70,6 +71,9 @@ KEYS = (
     Key("MODEL.LOSSES.RITC.EPSILON", 0.01, "RITC: what is added to every entry of the targets."),
     Key("MODEL.LOSSES.RITC.TEMPERATURE", 0.01, "RITC: what cosines are divided by."),
     Key("MODEL.LOSSES.RITC.GATHER", False, "RITC: pair the images and texts of all processes."),
+    Key("MODEL.LOSSES.SDM.SCALE", 1.0, "SDMLoss: weight of the loss."),
+    Key("MODEL.LOSSES.SDM.TEMPERATURE", 0.02, "SDMLoss: what cosines are divided by."),
+    Key("MODEL.LOSSES.SDM.GATHER", False, "SDMLoss: pair the images and texts of all processes."),
     Key("MODEL.LOSSES.SUPCON.SCALE", 1.0, "SupConLoss: weight of the loss."),
     Key("MODEL.LOSSES.SUPCON.TEMPERATURE", 1.0, "SupConLoss: what dot products are divided by."),
     Key("MODEL.LOSSES.SUPCON.GATHER", False, "SupConLoss: compare the images and texts of all processes."),
@@ -162,6 +166,13 @@ def _nitc(node) -> nn.Module:
 def _ritc(node) -> nn.Module:
     """Takes each image away from the texts of others, and each text from their images (TAG-CLIP, Eqs. 1-2)."""
     loss = RITC(node.SCALE, node.EPSILON, node.TEMPERATURE, node.GATHER)
+    return OnParts(loss, ("features", "text_features"), ("pids",))
+
+
+@register_loss("SDMLoss", "sdm", "SDM", needs="text_features")
+def _sdm(node) -> nn.Module:
+    """Has cosines of images and texts distributed as those of one person are (IRRA)."""
+    loss = SDMLoss(node.SCALE, temperature=node.TEMPERATURE, gather=node.GATHER)
     return OnParts(loss, ("features", "text_features"), ("pids",))
 
 
