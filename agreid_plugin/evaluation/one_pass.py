@@ -66,10 +66,13 @@ def _covers(features: FeatureSet, protocol: Protocol) -> bool:
 
 
 def sides(features: FeatureSet, protocol: Protocol) -> tuple[np.ndarray, np.ndarray, Meta, Meta]:
-    """Return the features of a protocol's queries and gallery images, and what is known of both."""
+    """Return the first kind of features of a protocol's queries and gallery images, and what is known of both."""
     chosen = select(protocol, features.dataset)
-    query, gallery = (features.images[0][features.rows(side)] for side in (chosen.query, chosen.gallery))
-    return query, gallery, Meta.of(chosen.query), Meta.of(chosen.gallery)
+    gallery = features.images[0][features.rows(chosen.gallery)]
+    if protocol.kind == "text":
+        query = features.captions[0][features.caption_rows(chosen.query)]
+        return query, gallery, caption_meta(chosen.query), Meta.of(chosen.gallery)
+    return features.images[0][features.rows(chosen.query)], gallery, Meta.of(chosen.query), Meta.of(chosen.gallery)
 
 
 def caption_meta(records: Iterable[Record]) -> Meta:

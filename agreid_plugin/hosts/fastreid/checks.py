@@ -20,6 +20,8 @@ from agreid_plugin.hosts.fastreid.data import view_of
 from agreid_plugin.hosts.fastreid.evaluator import TestSet
 from agreid_plugin.hosts.fastreid.losses import check_losses
 from agreid_plugin.hosts.fastreid.methods import HostMethod
+from agreid_plugin.hosts.fastreid.solver import check_solver
+from agreid_plugin.hosts.fastreid.text_data import check_text
 from agreid_plugin.hosts.fastreid.transforms import check_pipeline
 from agreid_plugin.types import UNKNOWN
 
@@ -33,6 +35,8 @@ def check_config(cfg) -> None:
     _check_names(cfg)
     check_losses(cfg)
     check_pipeline(cfg.INPUT.PIPELINE)
+    check_text(cfg)
+    check_solver(cfg)
     _check_numbers(cfg)
     _check_model(cfg)
 
@@ -194,12 +198,16 @@ def check_best_metric(cfg, sets: Iterable[TestSet]) -> None:
         raise unknown("TEST.BEST_METRIC", cfg.TEST.BEST_METRIC, known)
 
 
-def best_metric(cfg, metrics: Sequence[Metrics]) -> float:
-    """Return the number that selects the best model; without a name the first protocol's mean of mAP and Rank-1."""
+def best_metric(cfg, metrics: Sequence[Metrics], sets: Sequence[TestSet]) -> float | None:
+    """Return the number that selects the best model, None if nothing may.
+
+    Without a name it is the mean of mAP and Rank-1 under the protocol that the first test set selects by.
+    """
     if cfg.TEST.BEST_METRIC:
         protocol, _, number = cfg.TEST.BEST_METRIC.rpartition("/")
         return next(entry[number] for entry in metrics if entry.protocol == protocol)
-    return (metrics[0]["mAP"] + metrics[0]["Rank-1"]) / 2
+    selecting = next((entry for entry in metrics if entry.protocol == str(sets[0].selects_by)), None)
+    return None if selecting is None else (selecting["mAP"] + selecting["Rank-1"]) / 2
 
 
 def with_feature_width(cfg):

@@ -3,12 +3,31 @@
 from importlib.metadata import entry_points
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid import agsynth, backbones, config, datasets, external, host_losses, losses, methods  # noqa: F401 - importing them puts them there
+from agreid_plugin.hosts.fastreid import (  # noqa: F401 - importing them puts them there
+    agsynth,
+    attributes,
+    backbones,
+    clip,
+    clip_methods,
+    config,
+    datasets,
+    external,
+    gradient_cache,
+    host_losses,
+    losses,
+    methods,
+    solver,
+    svpr,
+    tag_clip,
+    text_data,
+)
 
 PLUGIN_GROUP = "fastreid.plugins"
 """Entry points of this group are loaded with the host: modules of other packages that register their own parts."""
 
-for module in (config, agsynth, losses, backbones, external, methods):
+for module in (config, agsynth, losses, backbones, external, methods, clip, clip_methods, svpr):
+    config.declare(module.KEYS)
+for module in (tag_clip, text_data, solver, gradient_cache):
     config.declare(module.KEYS)
 
 for plugin in entry_points(group=PLUGIN_GROUP):

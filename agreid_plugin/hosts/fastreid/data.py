@@ -29,6 +29,7 @@ from agreid_plugin.hosts.fastreid.datasets import (
     source_of,
 )
 from agreid_plugin.hosts.fastreid.loader import DeviceLoader
+from agreid_plugin.hosts.fastreid.text_data import training_captions
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.types import UNKNOWN, Record, platform_label
 
@@ -121,7 +122,8 @@ def build_train_loader(cfg) -> DeviceLoader:
                 _logger.info("%s: %s", name, note)
     items = [item for dataset in datasets for item in dataset.train]
     schema = training_schema(cfg, datasets)
-    train_set = ReIDDataset(items, build_transforms(cfg, is_train=True), relabel=True, schema=schema)
+    items, tokenize = training_captions(cfg, items, datasets)
+    train_set = ReIDDataset(items, build_transforms(cfg, is_train=True), relabel=True, schema=schema, tokenize=tokenize)
     per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
     batches = BatchSampler(build_sampler(cfg, items), per_process, drop_last=True)
     return _loader(cfg, train_set, batches)

@@ -6,18 +6,19 @@ import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 from fastreid.data.datasets import DATASET_REGISTRY
 from fastreid.data.datasets.bases import ImageDataset
 from fastreid.evaluation import DatasetEvaluator
 from fastreid.utils import comm
-from torch import Tensor
+from torch import Tensor, nn
 
-from agreid_plugin.data.datasets import DATASETS, Dataset
+from agreid_plugin.data.datasets import DATASETS, Dataset, Sides
 from agreid_plugin.data.protocols import Protocol, protocol, select, unmatched, usable
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import (
@@ -34,10 +35,13 @@ from agreid_plugin.evaluation import (
     sides,
 )
 from agreid_plugin.hosts.fastreid.data import dataset_root, load_dataset, options_of, source_of
+from agreid_plugin.hosts.fastreid.text_data import CAPTION_NUMBERS, reads_captions, tell_long
 from agreid_plugin.types import Record
 
 _logger = logging.getLogger("fastreid.evaluation")
 MARKET_RULE = ("same_camera_same_id",)
+VALIDATION = "T2I-val"
+"""The protocol of a text set's validation split, which selects the best model."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,17 @@ class TestSet:
         """Every image that one of the protocols asks for, once."""
         return records_to_extract(self.dataset, self.protocols.values())
 
+    @property
+    def has_text(self) -> bool:
+        """Whether captions ask, and not images alone."""
+        return any(each.kind == "text" for each in self.protocols.values())
+
+    @property
+    def selects_by(self) -> Protocol | None:
+        """The protocol that selects the best model: never a text set's test split."""
+        first = next(iter(self.protocols.values()))
+        return self.protocols.get(VALIDATION, None if first.kind == "text" else first)
+
 
 def test_sets(cfg) -> list[TestSet]:
     """Return what `DATASETS.TESTS` asks for, one entry a dataset however many of its protocols are named."""
@@ -61,6 +76,22 @@ def test_sets(cfg) -> list[TestSet]:
     return [_test_set(cfg, names) for names in by_dataset.values()]
 
 
+def with_validation(test_set: TestSet) -> TestSet:
+    """Add the protocol of a text set's validation split, if it has one, as training needs it."""
+    dataset = test_set.dataset
+    if not test_set.has_text:
+        return test_set
+    gallery = tuple(dataset.split("val"))
+    query = tuple(record for record in gallery if record.captions)
+    if not query:
+        _logger.info("%s has no validation split: no model_best is chosen, the last epoch counts", dataset.name)
+        return test_set
+    _logger.info("%s: model_best is chosen by the %d images to validate with", dataset.name, len(gallery))
+    protocol = Protocol(dataset.name, VALIDATION, list_file=VALIDATION, source="validation split", kind="text")
+    dataset = replace(dataset, lists={**dataset.lists, VALIDATION: Sides(query, gallery)})
+    return TestSet(dataset, {**test_set.protocols, VALIDATION: protocol})
+
+
 def _test_set(cfg, names: Sequence[str]) -> TestSet:
     """Return the test set that some registered names of one dataset ask for together."""
     dataset = _read(cfg, names[0])
@@ -68,10 +99,14 @@ def _test_set(cfg, names: Sequence[str]) -> TestSet:
     for name in names:
         chosen.update(choose(dataset, cfg.TEST.PROTOCOLS or _named_protocol(name)))
     for each in chosen.values():
-        if each.kind == "text":
+        if each.kind == "text" and not reads_captions(cfg):
             raise InputError(f"{each} asks with sentences, which {cfg.MODEL.META_ARCHITECTURE} does not read")
+        _check_comparison(cfg, each)
         _check(each, dataset)
-    return TestSet(dataset, chosen)
+    found = TestSet(dataset, chosen)
+    if found.has_text:
+        tell_long(cfg, found.records, "test")
+    return found
 
 
 def _read(cfg, name: str) -> Dataset:
@@ -115,6 +150,13 @@ def _check(protocol: Protocol, dataset: Dataset) -> None:
         )
 
 
+def _check_comparison(cfg, protocol: Protocol) -> None:
+    """Refuse comparisons that look for images like the query's for a query that is none."""
+    for name in ("RERANK", "AQE") if protocol.kind == "text" else ():
+        if cfg.TEST[name].ENABLED:
+            raise InputError(f"{protocol} asks with sentences, which TEST.{name} cannot compare: set its ENABLED False")
+
+
 def _records_of(name: str, dataset: ImageDataset) -> Dataset:
     """Return one of the host's own datasets as records."""
     records = [
@@ -123,6 +165,13 @@ def _records_of(name: str, dataset: ImageDataset) -> Dataset:
         for path, pid, camera, *_ in getattr(dataset, split)
     ]
     return Dataset(name, "", tuple(records))
+
+
+def share_buffers(model: nn.Module) -> None:
+    """Give every process the main one's running statistics, which checkpoints keep; the host leaves each its own."""
+    if comm.get_world_size() > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
 
 
 class MultiProtocolEvaluator(DatasetEvaluator):
@@ -146,12 +195,13 @@ class MultiProtocolEvaluator(DatasetEvaluator):
 
     def reset(self) -> None:
         """Forget what was collected."""
-        self._collected: dict[str, np.ndarray] = {}
+        self._collected: dict[str | int, np.ndarray] = {}
 
     def process(self, inputs: dict[str, Any], outputs: Tensor) -> None:
-        """Keep a batch's features by image."""
+        """Keep a batch's features by image, or by the number of the caption."""
         features = outputs.detach().float().cpu().numpy()
-        self._collected.update(zip(inputs["img_paths"], features, strict=True))
+        keys = inputs[CAPTION_NUMBERS] if CAPTION_NUMBERS in inputs else inputs["img_paths"]
+        self._collected.update(zip(keys, features, strict=True))
 
     def evaluate(self) -> OrderedDict[str, float]:
         """Return the numbers on the main process, as `A2G/mAP`, nothing on the others."""
@@ -159,10 +209,11 @@ class MultiProtocolEvaluator(DatasetEvaluator):
         self.reset()
         if not comm.is_main_process():
             return OrderedDict()
-        by_path = dict(itertools.chain.from_iterable(part.items() for part in gathered))
+        by_key = dict(itertools.chain.from_iterable(part.items() for part in gathered))
         records, protocols = self.test_set.records, self.test_set.protocols.values()
-        images = np.stack([by_path[record.path] for record in records])
-        self.features = FeatureSet(self.test_set.dataset, records, (images,), views=self.views)
+        images = np.stack([by_key.pop(record.path) for record in records])
+        captions = (np.stack([by_key[number] for number in range(len(by_key))]),) if self.test_set.has_text else ()
+        self.features = FeatureSet(self.test_set.dataset, records, (images,), captions, self.views)
         self.metrics = compute(self._cfg, self.features, protocols)
         numbers = {name: entry.as_dict() for name, entry in zip(self.test_set.protocols, self.metrics, strict=True)}
         if self._cfg.TEST.ROC.ENABLED:
@@ -187,9 +238,10 @@ class MultiProtocolEvaluator(DatasetEvaluator):
 
 def compute(cfg, features: FeatureSet, protocols: Iterable[Protocol]) -> list[Metrics]:
     """Compute protocols from features, with the distances that `TEST` asks for."""
-    return list(
-        evaluate_all(features, list(protocols), distances=partial(_distances, cfg), memory=cfg.TEST.MEMORY).values()
-    )
+    protocols = list(protocols)
+    for each in protocols:
+        _check_comparison(cfg, each)
+    return list(evaluate_all(features, protocols, distances=partial(_distances, cfg), memory=cfg.TEST.MEMORY).values())
 
 
 def _distances(cfg, query: np.ndarray, gallery: np.ndarray) -> Distances:

@@ -13,9 +13,19 @@ from fastreid.utils import comm
 
 from agreid_plugin.evaluation import save_results, table
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.hosts.fastreid import checks, data, run_card
-from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, TestSet, test_sets
+from agreid_plugin.hosts.fastreid import checks, console, data, run_card, solver
+from agreid_plugin.hosts.fastreid.evaluator import (
+    MultiProtocolEvaluator,
+    TestSet,
+    share_buffers,
+    test_sets,
+    with_validation,
+)
+from agreid_plugin.hosts.fastreid.gradient_cache import set_chunk
 from agreid_plugin.hosts.fastreid.hooks import EvalHook, LearningGuard, PeriodicCheckpointer, PeriodicWriter
+from agreid_plugin.hosts.fastreid.prompt_stage import PromptStage, has_prompt_stage
+from agreid_plugin.hosts.fastreid.tag_clip import SoftLabelRamp, has_soft_labels
+from agreid_plugin.hosts.fastreid.text_data import ImagesThenCaptions
 from agreid_plugin.hosts.fastreid.weights import load_weights
 from agreid_plugin.hosts.fastreid.writers import JSONWriter, ProgressWriter, TensorboardWriter
 
@@ -27,7 +37,8 @@ class Trainer(DefaultTrainer):
 
     def __init__(self, cfg):
         checks.check_config(cfg)
-        self.test_sets = test_sets(cfg)  # what is wrong with them is better known now than after the first epochs
+        # what is wrong with them is better known now than after the first epochs
+        self.test_sets = [with_validation(test_set) for test_set in test_sets(cfg)]
         checks.check_best_metric(cfg, self.test_sets)
         self.best_metric = -1.0
         super().__init__(cfg)
@@ -51,7 +62,15 @@ class Trainer(DefaultTrainer):
         cfg = checks.with_feature_width(cfg)
         model = super().build_model(cfg)
         checks.check_feature_width(cfg, model)
+        set_chunk(cfg, model)
         return model
+
+    @classmethod
+    def build_optimizer(cls, cfg, model):
+        """Build the optimizer, with what the host's keys cannot say of it."""
+        optimizer, wrapper = super().build_optimizer(cfg, model)
+        solver.adjust(cfg, model, optimizer)
+        return optimizer, wrapper
 
     @classmethod
     def build_lr_scheduler(cls, cfg, optimizer, iters_per_epoch):
@@ -59,12 +78,17 @@ class Trainer(DefaultTrainer):
         cfg = cfg.clone()
         cfg.defrost()
         cfg.SOLVER.WARMUP_ITERS = checks.warmup_iterations(cfg, iters_per_epoch)
+        if cfg.SOLVER.SCHED_STEP == "iteration":
+            return solver.cosine_by_iteration(cfg, optimizer, iters_per_epoch)
         return super().build_lr_scheduler(cfg, optimizer, iters_per_epoch)
 
     @classmethod
     def build_evaluator(cls, cfg, test_set: TestSet):
-        """Build the loader of a test set's images and the evaluator of its protocols."""
-        return data.build_test_loader(cfg, test_set.records), MultiProtocolEvaluator(cfg, test_set)
+        """Build the loader of a test set's images, and captions if they ask, and the evaluator of its protocols."""
+        loader = data.build_test_loader(cfg, test_set.records)
+        if test_set.has_text:
+            loader = ImagesThenCaptions(cfg, loader, test_set.records)
+        return loader, MultiProtocolEvaluator(cfg, test_set)
 
     @classmethod
     def test(cls, cfg, model, sets: Sequence[TestSet] | None = None):
@@ -76,22 +100,26 @@ class Trainer(DefaultTrainer):
             sets: the test sets; read anew if they are not given.
 
         Returns:
-            dataset -> {`A2G/mAP`: number, ...}, and under `metric` the number that selects the best model.
+            dataset -> {`A2G/mAP`: number, ...}, and under `metric` the number that selects the best model, if any may.
         """
+        sets = [with_validation(test_set) for test_set in test_sets(cfg)] if sets is None else sets
         evaluators = cls.run_test_sets(cfg, model, sets)
         if not comm.is_main_process():
             return OrderedDict()
         metrics = [entry for evaluator in evaluators.values() for entry in evaluator.metrics]
         save_results(Path(cfg.OUTPUT_DIR) / RESULTS, metrics)
-        _logger.info("results in percent:\n%s", table(metrics))
+        _logger.info("results in percent:\n%s", table(metrics), extra=console.PRINTED)
         results = OrderedDict((name, evaluator.numbers) for name, evaluator in evaluators.items())
-        results["metric"] = checks.best_metric(cfg, metrics)
+        metric = checks.best_metric(cfg, metrics, sets)
+        if metric is not None:
+            results["metric"] = metric
         return results
 
     @classmethod
     def run_test_sets(cls, cfg, model, sets: Sequence[TestSet] | None = None) -> dict[str, MultiProtocolEvaluator]:
         """Run the model over every test set; returns the evaluators, which hold features and numbers, by dataset."""
         evaluators = {}
+        share_buffers(model)
         for test_set in test_sets(cfg) if sets is None else sets:
             checks.check_test_views(model, test_set)
             loader, evaluator = cls.build_evaluator(cfg, test_set)
@@ -110,7 +138,13 @@ class Trainer(DefaultTrainer):
                 hook = PeriodicCheckpointer(self.checkpointer, self.cfg.SOLVER.CHECKPOINT_PERIOD)
             elif isinstance(hook, hooks.PeriodicWriter):
                 hook = PeriodicWriter(self.open_writers, self.cfg.SOLVER.LOG_PERIOD)
+            elif isinstance(hook, hooks.LRScheduler) and self.cfg.SOLVER.SCHED_STEP == "iteration":
+                hook = solver.IterationScheduler(self.optimizer, self.scheduler)
             ours.append(hook)
+        if has_prompt_stage(self.model):
+            ours.insert(1, PromptStage(self.cfg))  # behind the timer, whose end an error would miss
+        if has_soft_labels(self.model):
+            ours.append(SoftLabelRamp(self.cfg))
         if self.cfg.SOLVER.LEARNING_GUARD:
             ours.insert(0, LearningGuard())
         return ours

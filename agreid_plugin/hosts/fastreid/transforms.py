@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from fastreid.data.transforms import build_transforms as build_host_transforms
 from PIL import Image
-from torchvision.transforms import Compose
+from torchvision import transforms
+from torchvision.transforms import Compose, InterpolationMode
 
 from agreid_plugin.data.augment import PLRM, PatchShuffle, RandomRotation
+from agreid_plugin.data.augment.pool import AugmentationPool
 from agreid_plugin.errors import InputError, first_line, unknown
 
 Transform = Callable[[Any], Any]
@@ -139,5 +141,8 @@ def _always_on(kind: str) -> Callable[..., list[Transform]]:
 TRANSFORMS[HOST] = lambda cfg: build_host_transforms(cfg, is_train=True).transforms
 TRANSFORMS.update({name: _host_transform(switch) for name, switch in HOST_SWITCHES.items()})
 TRANSFORMS.update({kind: _always_on(kind) for kind in ("Resize", "ToTensor")})
-for _kind in (PLRM, RandomRotation, PatchShuffle):
+TRANSFORMS["BilinearResize"] = lambda cfg: [
+    transforms.Resize(list(cfg.INPUT.SIZE_TRAIN), InterpolationMode.BILINEAR)  # the host's is bicubic
+]
+for _kind in (PLRM, RandomRotation, PatchShuffle, AugmentationPool):
     register(_kind.__name__)(_kind)

@@ -17,7 +17,7 @@ ENOUGH = 0.9
 
 The classifier of other identities may be missing."""
 
-CLASSIFIERS = ("classifier.weight", "head.weight", "heads.weight")
+CLASSIFIERS = ("classifier.weight", "classifier.bias", "head.weight", "heads.weight")
 """How the names of classifiers end, ours and the host's."""
 
 

@@ -1,0 +1,94 @@
+"""Captions on their way to a tokenizer: cleaned as TBPS-CLIP and TAG-CLIP do, and changed at random for training."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import Generator
+
+from agreid_plugin.data.datasets import DATASETS, Dataset
+from agreid_plugin.data.datasets.files import read_entries
+from agreid_plugin.data.datasets.text_sets import PATH_KEYS, TEXT_SETS
+from agreid_plugin.data.datasets.tree import Tree
+from agreid_plugin.errors import InputError, require_within
+
+MOST_WORDS = 77
+TRANSLATIONS = "captions_bt"
+"""The key of an annotation that has every caption translated to French and back."""
+_MARKS = re.compile(r'[.!"()*#:;~]')
+
+
+def clean(caption: str, most: int = MOST_WORDS) -> str:
+    """Return a caption in lower case, without marks but commas and hyphens, its first `most` words one space apart."""
+    return " ".join(_MARKS.sub(" ", caption.lower()).split()[:most])
+
+
+@dataclass(frozen=True)
+class CaptionAugmentation:
+    """Cleans a caption after it was replaced by its back-translation or not, and leaves out some words.
+
+    TBPS-CLIP has 0.1 and 0.05. TAG-CLIP changes no caption.
+
+    Attributes:
+        back_translation: how likely a caption that has one is replaced.
+        deletion: how likely each word is left out; one stays in any case.
+    """
+
+    back_translation: float = 0.0
+    deletion: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_within("back_translation", self.back_translation, 0, 1)
+        require_within("deletion", self.deletion, 0, 1)
+
+    def __call__(self, caption: str, translated: str = "", generator: Generator | None = None) -> str:
+        """Return a caption to learn from; `translated` is empty without a back-translation."""
+        if translated and _happens(self.back_translation, generator):
+            caption = translated
+        return delete_words(clean(caption), self.deletion, generator)
+
+
+def delete_words(caption: str, probability: float, generator: Generator | None = None) -> str:
+    """Leave out each word with a probability; if none were left, one of them, drawn at random, stays."""
+    words = caption.split()
+    if not words or not probability:
+        return caption
+    kept = (torch.rand(len(words), generator=generator) >= probability).tolist()
+    if not any(kept):
+        return words[int(torch.randint(len(words), (), generator=generator))]
+    return " ".join(word for word, stays in zip(words, kept, strict=True) if stays)
+
+
+def back_translations(dataset: Dataset) -> dict[tuple[str, str], str]:
+    """Return (image, caption) -> its back-translation, as far as the training annotations of a text set have them."""
+    if dataset.name not in TEXT_SETS:
+        return {}
+    text_set = TEXT_SETS[dataset.name]
+    tree = Tree(dataset.name, dataset.root, DATASETS[dataset.name].folders)
+    file = tree.need(*text_set.whole, "anno_dir/train_reid.json", "train_reid.json")
+    places = tree.folders(*text_set.images)
+    known, found = {record.path for record in dataset.split("train")}, {}
+    for number, entry in enumerate(read_entries(file, [PATH_KEYS, "captions"]), start=1):
+        pairs = _pairs(f"{file}: entry {number}", entry)
+        name = next(entry[key] for key in PATH_KEYS if key in entry)
+        path = next((path for place in places if (path := str(place / name)) in known), None)
+        if path:
+            found.update({(path, caption): translated for caption, translated in pairs})
+    return found
+
+
+def _pairs(where: str, entry: dict) -> list[tuple[str, str]]:
+    captions, translated = (_several(entry.get(key) or []) for key in ("captions", TRANSLATIONS))
+    if translated and len(translated) != len(captions):
+        raise InputError(f"{where}: {len(translated)} {TRANSLATIONS} for {len(captions)} captions: one each, or none")
+    return [pair for pair in zip(captions, translated, strict=False) if pair[1]]
+
+
+def _several(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _happens(probability: float, generator: Generator | None) -> bool:
+    return bool(torch.rand((), generator=generator) < probability)

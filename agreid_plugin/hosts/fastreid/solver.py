@@ -1,0 +1,112 @@
+"""What the host's optimizer and schedule lack for CLIP.
+
+Betas, rates by module, weight decay of matrices alone, and a cosine that falls with every iteration.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from fastreid.engine import hooks
+from fastreid.solver.lr_scheduler import WarmupLR
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts.fastreid.config import Key
+
+_logger = logging.getLogger("fastreid.train")
+
+STEPS = ("epoch", "iteration")
+KEYS = (
+    Key("SOLVER.BETAS", [], "Betas of Adam and its kin, as [0.9, 0.98]; empty: the optimizer's own."),
+    Key("SOLVER.LR_FACTORS", [], "Rows [module, factor]: parameters below it learn at a multiple of BASE_LR."),
+    Key("SOLVER.DECAY_VECTORS", True, "Weight decay for biases and all else that is no matrix; False: for matrices."),
+    Key("SOLVER.SCHED_STEP", "epoch", "CosineAnnealingLR: the rate falls once an epoch | iteration."),
+)
+
+
+def check_solver(cfg) -> None:
+    """Check these keys as far as they can be told from the configuration alone."""
+    solver = cfg.SOLVER
+    if solver.SCHED_STEP not in STEPS:
+        raise unknown("SOLVER.SCHED_STEP", solver.SCHED_STEP, STEPS)
+    if solver.SCHED_STEP == "iteration" and solver.SCHED != "CosineAnnealingLR":
+        raise InputError(f"SOLVER.SCHED_STEP iteration is for CosineAnnealingLR, SOLVER.SCHED is {solver.SCHED}")
+    fitting = [beta for beta in solver.BETAS if _is_number(beta) and 0 <= beta < 1]
+    if solver.BETAS and not len(fitting) == len(solver.BETAS) == 2:
+        raise InputError(f"SOLVER.BETAS takes two numbers from 0 to below 1, got {list(solver.BETAS)}")
+    for row in solver.LR_FACTORS:
+        if not (isinstance(row, list | tuple) and len(row) == 2 and isinstance(row[0], str) and _is_number(row[1])):
+            raise InputError(f"SOLVER.LR_FACTORS takes rows [module, factor], got {row!r}")
+
+
+def adjust(cfg, model: nn.Module, optimizer: Optimizer) -> None:
+    """Give a new optimizer the betas, rates and decays that the host's keys cannot say."""
+    solver, names = cfg.SOLVER, {id(value): name for name, value in model.named_parameters()}
+    if not solver.BETAS and not solver.LR_FACTORS and solver.DECAY_VECTORS:
+        return
+    for module, _ in solver.LR_FACTORS:
+        if not any(_is_below(name, module) for name in names.values()):
+            _logger.warning("SOLVER.LR_FACTORS: the model has no %s", module)
+    groups: dict[tuple, dict] = {}
+    for group in optimizer.param_groups:
+        for value in group["params"]:
+            name = names[id(value)]
+            rate = group["lr"] * math.prod(factor for module, factor in solver.LR_FACTORS if _is_below(name, module))
+            decays = solver.DECAY_VECTORS or (value.dim() > 1 and not name.endswith("bias"))
+            own = {"lr": rate, "weight_decay": group["weight_decay"] if decays else 0.0}
+            key = (*own.values(), group.get("freeze_status"))
+            groups.setdefault(key, {**group, **own, "params": []})["params"].append(value)
+    optimizer.param_groups[:] = groups.values()
+    if solver.BETAS:
+        _set_betas(cfg, optimizer)
+
+
+def _set_betas(cfg, optimizer: Optimizer) -> None:
+    for group in optimizer.param_groups:
+        if "betas" not in group:
+            raise InputError(f"SOLVER.BETAS is for Adam and its kin, SOLVER.OPT is {cfg.SOLVER.OPT}")
+        group["betas"] = tuple(cfg.SOLVER.BETAS)
+
+
+def cosine_by_iteration(cfg, optimizer: Optimizer, iters_per_epoch: int) -> dict[str, LRScheduler]:
+    """Build warm-up and a cosine from the rate of each group to `ETA_MIN_LR / BASE_LR` of it, a step an iteration."""
+    solver = cfg.SOLVER
+    waiting = max(solver.WARMUP_ITERS, solver.DELAY_EPOCHS * iters_per_epoch)
+    steps, least = solver.MAX_EPOCH * iters_per_epoch - waiting, solver.ETA_MIN_LR / solver.BASE_LR
+
+    def factor(step: int) -> float:
+        return least + (1 - least) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
+
+    schedulers: dict[str, LRScheduler] = {"lr_sched": LambdaLR(optimizer, factor)}
+    if solver.WARMUP_ITERS:
+        schedulers["warmup_sched"] = WarmupLR(  # the last one made decides where the rate starts
+            optimizer, solver.WARMUP_FACTOR, solver.WARMUP_ITERS, solver.WARMUP_METHOD
+        )
+    return schedulers
+
+
+class IterationScheduler(hooks.LRScheduler):
+    """The host's hook, its schedule taking a step with every iteration that warm-up and delay leave."""
+
+    def after_step(self) -> None:
+        """Step the schedule that is due."""
+        super().after_step()
+        trainer = self.trainer
+        waiting = max(trainer.warmup_iters, trainer.delay_epochs * trainer.iters_per_epoch)
+        if trainer.iter + 1 > waiting:
+            self._scheduler["lr_sched"].step()
+
+    def after_epoch(self) -> None:
+        """Leave the rate alone."""
+
+
+def _is_below(name: str, module: str) -> bool:
+    return name == module or name.startswith(f"{module}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,180 @@
+"""Captions in the host's data path: which are learned from, how they become tokens, and in which batches they go."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import torch
+from fastreid.data import samplers
+from fastreid.data.datasets.bases import ImageDataset
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+from fastreid.utils import comm
+from torch import Tensor
+from torch.utils.data import BatchSampler
+
+from agreid_plugin.data.captions import CaptionAugmentation, back_translations, clean
+from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.fastreid.datasets import RecordDataset, RecordItem
+from agreid_plugin.hosts.fastreid.loader import DeviceLoader
+from agreid_plugin.types import Record
+
+_logger = logging.getLogger("fastreid.data")
+
+CAPTIONS = ("all", "one")
+CAPTION_NUMBERS = "captions"
+"""Key of a batch of sentences: their numbers among all captions of the test set."""
+KEYS = (
+    Key("INPUT.CAPTIONS", "all", "Each caption of an image once an epoch, or one of them, drawn anew: all | one."),
+    Key("INPUT.TEXT.BACK_TRANSLATION", 0.0, "How likely a training caption is replaced by its `captions_bt`."),
+    Key("INPUT.TEXT.WORD_DELETION", 0.0, "How likely each word of a training caption is left out."),
+)
+
+
+def reads_captions(cfg) -> bool:
+    """Tell whether the model of a configuration reads sentences."""
+    return "tokens" in getattr(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), "inference_inputs", ())
+
+
+def check_text(cfg) -> None:
+    """Check the keys of captions."""
+    if cfg.INPUT.CAPTIONS not in CAPTIONS:
+        raise unknown("INPUT.CAPTIONS", cfg.INPUT.CAPTIONS, CAPTIONS)
+    _augmentation(cfg)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """CLIP's, without a tower: a loader is there before the model, and in other processes."""
+
+    length: int
+
+    def __call__(self, caption: str) -> Tensor:
+        """Return the tokens of a caption, cut at `length` and ended all the same: (length,)."""
+        return _clip_tokenizer()([caption], context_length=self.length)[0]
+
+    def is_long(self, caption: str) -> bool:
+        """Tell whether a caption has to be cut."""
+        return len(_clip_tokenizer().encode(caption)) + 2 > self.length
+
+
+@dataclass(frozen=True)
+class CaptionReader:
+    """Makes the tokens of one of a record's captions, changed at random as the configuration has it."""
+
+    tokenize: Tokenizer
+    augment: CaptionAugmentation
+    translations: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def __call__(self, record: Record) -> Tensor:
+        """Return the tokens of a caption, drawn if there are several: (L,)."""
+        caption = record.captions[int(torch.randint(len(record.captions), ()))]
+        return self.tokenize(self.augment(caption, self.translations.get((record.path, caption), "")))
+
+
+def training_captions(
+    cfg, items: Sequence[tuple], datasets: Sequence[ImageDataset]
+) -> tuple[list[tuple], CaptionReader | None]:
+    """Return the items to learn from and what reads their captions.
+
+    With `INPUT.CAPTIONS: all` an item is a pair of an image and one of its captions. Images without a caption are left
+    out. For a model that reads no captions the items are as they were, and nothing reads captions.
+    """
+    if not reads_captions(cfg):
+        return list(items), None
+    told = [item for item in items if isinstance(item, RecordItem) and item.record.captions]
+    if not told:
+        raise InputError(
+            f"{cfg.MODEL.META_ARCHITECTURE} learns from captions, but {', '.join(cfg.DATASETS.NAMES)} has none: train "
+            "on a text set, TAG-PEDES for example"
+        )
+    if len(told) < len(items):
+        _logger.info("%d of %d training images have no caption and are left out", len(items) - len(told), len(items))
+    reader = CaptionReader(Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), _augmentation(cfg), _translations(cfg, datasets))
+    tell_long(cfg, [item.record for item in told], "training")
+    return told if cfg.INPUT.CAPTIONS == "one" else list(_pairs(told)), reader
+
+
+def tell_long(cfg, records: Sequence[Record], which: str) -> None:
+    """Say in one line how many captions of these records are too long, if any are."""
+    if not comm.is_main_process():
+        return
+    tokenize, captions = Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), captions_of(records)
+    long = sum(tokenize.is_long(clean(caption)) for caption in captions)
+    if long:
+        _logger.info("%d of %d %s captions have more than %d tokens: cut", long, len(captions), which, tokenize.length)
+
+
+def captions_of(records: Iterable[Record]) -> list[str]:
+    """Return the captions of all records in a row."""
+    return [caption for record in records for caption in record.captions]
+
+
+class ImagesThenCaptions:
+    """A test loader that goes on with the captions of the records once it has shown their images.
+
+    Every process reads its own share of both. A batch of captions has tokens and, under `CAPTION_NUMBERS`, the place of
+    each caption when all records' are put in a row.
+
+    Args:
+        cfg: the configuration.
+        images: the loader of the images.
+        records: the records in the order of their captions.
+    """
+
+    def __init__(self, cfg, images: DeviceLoader, records: Sequence[Record]):
+        self.images, self.dataset = images, images.dataset
+        self._captions = captions_of(records)
+        self._tokenize = Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH)
+        per_process = max(cfg.TEST.IMS_PER_BATCH // comm.get_world_size(), 1)
+        share = samplers.InferenceSampler(len(self._captions))
+        self._batches = list(BatchSampler(share, per_process, drop_last=False))
+
+    def __len__(self) -> int:
+        return len(self.images) + len(self._batches)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from self.images
+        for numbers in self._batches:
+            tokens = torch.stack([self._tokenize(clean(self._captions[number])) for number in numbers])
+            none = torch.empty(0, 3, 1, 1)  # flip testing mirrors the images of every batch
+            batch = {"tokens": tokens.to(self.images.device), "images": none.to(self.images.device)}
+            yield batch | {CAPTION_NUMBERS: numbers}
+
+
+def _pairs(items: Sequence[RecordItem]) -> Iterator[RecordItem]:
+    for item in items:
+        for caption in item.record.captions:
+            yield RecordItem(*item, replace(item.record, captions=(caption,)))
+
+
+def _augmentation(cfg) -> CaptionAugmentation:
+    with said_of("INPUT.TEXT"):
+        return CaptionAugmentation(cfg.INPUT.TEXT.BACK_TRANSLATION, cfg.INPUT.TEXT.WORD_DELETION)
+
+
+def _translations(cfg, datasets: Sequence[ImageDataset]) -> dict[tuple[str, str], str]:
+    if not cfg.INPUT.TEXT.BACK_TRANSLATION:
+        return {}
+    ours = [dataset.records for dataset in datasets if isinstance(dataset, RecordDataset)]
+    found = {pair: text for records in ours for pair, text in back_translations(records).items()}
+    if found:
+        _logger.info("%d training captions have a back-translation", len(found))
+    else:
+        _logger.warning("no training caption has a back-translation: INPUT.TEXT.BACK_TRANSLATION changes nothing")
+    return found
+
+
+@cache
+def _clip_tokenizer() -> Any:
+    try:
+        return importlib.import_module("open_clip.tokenizer").SimpleTokenizer()
+    except ImportError as error:
+        raise InputError(
+            f'captions need open_clip, which does not import ({first_line(error)}): pip install "agreid-plugin[clip]"'
+        ) from error

@@ -1,0 +1,459 @@
+"""Text-to-image retrieval inside the host: captions to learn from, TAG-CLIP, evaluation, selection, resuming."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import assert_one_line
+from fastreid.evaluation import inference_on_dataset
+from fastreid.modeling import build_model
+from fastreid.utils.events import EventStorage
+from PIL import Image
+
+from agreid_plugin.data.captions import clean
+from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.evaluation import load_features, sides
+from agreid_plugin.hosts.fastreid import solver
+from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.data import build_train_loader
+from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, test_sets
+from agreid_plugin.hosts.fastreid.tag_clip import SoftLabelRamp
+from agreid_plugin.hosts.fastreid.text_data import Tokenizer
+from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.hosts.fastreid.transforms import build_transforms
+from agreid_plugin.nn.checkpoints import read_checkpoint
+from agreid_plugin.nn.clip import EOT, SOT, build_clip
+from agreid_plugin.types import View
+
+test_sets.__test__ = False  # the function's name, not a test's
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted(path for project in ("TAG-CLIP", "TBPS-CLIP") for path in ROOT.glob(f"projects/{project}/*.yml"))
+SHAPE = {"WIDTH": 16, "LAYERS": 3, "HEADS": 2, "TEXT_WIDTH": 8, "TEXT_LAYERS": 2, "TEXT_HEADS": 2, "EMBED_DIM": 8}
+TINY = {
+    "MODEL": {
+        "META_ARCHITECTURE": "TAGCLIP",
+        "BACKBONE": {"NAME": "build_clip_backbone", "STRIDE_SIZE": [8, 8]},
+        "CLIP": {**SHAPE, "PATCH_SIZE": 8},
+        "TAG_CLIP": {"AT": [1], "TSE_WIDTH": 10, "TEMPERATURE": 0.07, "FREEZE_PATCHES": False},
+        "LOSSES": {"NAME": []},
+    },
+    "INPUT": {"SIZE_TRAIN": [32, 16], "SIZE_TEST": [32, 16], "PIPELINE": ["Resize", "ToTensor", "AugmentationPool"]},
+    "DATASETS": {"NAMES": ["TAG_PEDES"], "TESTS": ["TAG_PEDES"]},
+    "DATALOADER": {"SAMPLER_TRAIN": "TrainingSampler", "NUM_WORKERS": 0},
+    "SOLVER": {
+        "OPT": "AdamW",
+        "BETAS": [0.9, 0.98],
+        "LR_FACTORS": [["image_local", 10], ["text_local", 10]],
+        "DECAY_VECTORS": False,
+        "SCHED": "CosineAnnealingLR",
+        "SCHED_STEP": "iteration",
+        "ETA_MIN_LR": 1e-5,
+        "BASE_LR": 1e-3,
+        "IMS_PER_BATCH": 16,
+        "MAX_EPOCH": 2,
+        "WARMUP_ITERS": 2,
+        "LOG_PERIOD": 1,
+        "CHECKPOINT_PERIOD": 1,
+    },
+    "TEST": {"EVAL_PERIOD": 1, "IMS_PER_BATCH": 16},
+}
+PROTOCOLS = ["T2I", "T2I-aerial", "T2I-ground"]
+TBPS = ("BLOCK vit", "TSE False", "VIEW_LOSS False", "ORTHO_LOSS False", "ID_LOSS False")
+
+
+@pytest.fixture(scope="session")
+def captioned(tmp_path_factory) -> Path:
+    """AG-Synth as TAG-PEDES: 3 people to train on, 3 to test with, 8 images each; odd captions among them."""
+    root = tmp_path_factory.mktemp("captioned")
+    folder = make_agsynth(root, ids=6, images_per_id=8, size=(32, 16), layout="tag-pedes", workers=1, progress=False)
+    for split in ("train", "test"):
+        entries = annotations(folder, split)
+        entries[0]["captions"] = ["", "Man."]
+        entries[1]["captions"] = ["red " * 60 + "counterrevolutionaries " * 20]
+        write_annotations(folder, split, entries)
+    return root
+
+
+@pytest.fixture
+def tiny(tmp_path, captioned) -> Path:
+    """A configuration that trains TAG-CLIP on `captioned` in seconds."""
+    return write_config(tmp_path, captioned)
+
+
+def write_config(folder: Path, root: Path) -> Path:
+    settings = {**TINY, "DATASETS": {**TINY["DATASETS"], "ROOT": str(root)}, "OUTPUT_DIR": str(folder / "run")}
+    (folder / "tiny.yml").write_text(yaml.safe_dump(settings))
+    return folder / "tiny.yml"
+
+
+def annotations(folder: Path, split: str) -> list[dict]:
+    return json.loads((folder / "anno_dir" / f"{split}_reid.json").read_text())
+
+
+def write_annotations(folder: Path, split: str, entries: list[dict]) -> None:
+    (folder / "anno_dir" / f"{split}_reid.json").write_text(json.dumps(entries))
+
+
+def configured(path: Path, *overrides: object):
+    return load_config(path, ["MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", "3", *map(str, overrides)])
+
+
+def of_tbps() -> list[str]:
+    return [part for entry in TBPS for part in f"MODEL.TAG_CLIP.{entry}".split()]
+
+
+def batch_of(model, images: torch.Tensor) -> dict:
+    tokens = model.text.tokenize(["a man in red", "", "a woman", "someone with a bag"])
+    views = torch.tensor([View.AERIAL, View.GROUND, View.GROUND, -1])
+    return {"images": images, "targets": torch.tensor([0, 0, 1, 2]), "views": views, "tokens": tokens}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_recipe_builds_a_model_that_takes_a_step(path):
+    """At its own settings but for the size of the towers."""
+    small = [part for key, value in SHAPE.items() for part in (f"MODEL.CLIP.{key}", value)]
+    small += ["MODEL.BACKBONE.PRETRAIN", False, "MODEL.CLIP.QUICK_GELU", "yes", "MODEL.TAG_CLIP.AT", [1]]
+    cfg = configured(path, *small, "MODEL.TAG_CLIP.TSE_WIDTH", 10)
+    model = build_model(cfg).train()
+    image = build_transforms(cfg, is_train=True)(picture(cfg))
+    with EventStorage() as storage:
+        losses = model(batch_of(model, torch.stack([image] * 4)))
+    sum(losses.values()).backward()
+    assert all(name.startswith("loss_") and torch.isfinite(value) for name, value in losses.items())
+    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    if path.parent.name == "TBPS-CLIP":
+        assert set(losses) == {"loss_nitc", "loss_ritc"}
+        assert "view_accuracy" not in storage.latest()
+    else:
+        assert {"loss_nitc_local", "loss_ritc_local", "loss_id", "loss_view", "loss_orthogonal"} < set(losses)
+        assert 0 <= storage.latest()["view_accuracy"][0] <= 1
+    optimizer, _ = Trainer.build_optimizer(cfg, model)
+    assert {group["betas"] for group in optimizer.param_groups} == {(0.9, 0.98)}
+
+
+def picture(cfg) -> Image.Image:
+    return Image.new("RGB", tuple(reversed(cfg.INPUT.SIZE_TRAIN)), (10, 200, 90))
+
+
+def test_a_training_from_end_to_end(tiny, tmp_path, fastreid_command):
+    run = tmp_path / "run"
+    outcome = fastreid_command("train", "--config", tiny)
+    assert outcome.code == 0, outcome.err
+    results = json.loads((run / "results.json").read_text())["TAG-PEDES"]
+    assert list(results) == PROTOCOLS
+    assert results["T2I"]["queries"] == 24 * 2 - 1  # of one image there is one caption
+    assert results["T2I"]["gallery"] == 24
+    assert results["T2I-aerial"]["gallery"] == results["T2I-ground"]["gallery"] == 12
+    for split in ("training", "test"):
+        assert outcome.out.count(f"1 of 47 {split} captions have more than 77 tokens: cut") == 1
+    assert "TAG-PEDES has no validation split: no model_best is chosen, the last epoch counts" in outcome.out
+
+    lines = [json.loads(line) for line in (run / "metrics.json").read_text().splitlines()]
+    told = [line["view_accuracy"] for line in lines if "view_accuracy" in line]
+    assert len(told) == 4  # 47 pairs make two batches an epoch
+    assert all(0 <= value <= 1 for value in told)
+    assert [line["soft_label"] for line in lines if "soft_label" in line] == [0, 0.25, 0.5, 0.5]
+    assert any("TAG-PEDES/T2I-aerial/mAP" in line for line in lines)
+    assert not any("metric" in line for line in lines)
+    assert not (run / "model_best.pth").exists()
+
+    weights = ("--weights", run / "model_final.pth", "--output", tmp_path / "e")
+    outcome = fastreid_command("eval", "--config", tiny, *weights)
+    assert outcome.code == 0, outcome.err
+    assert json.loads((tmp_path / "e" / "results.json").read_text())["TAG-PEDES"] == results
+
+
+def test_a_resumed_run_goes_on_where_it_was(tiny, tmp_path, fastreid_command):
+    run = tmp_path / "run"
+    assert fastreid_command("train", "--config", tiny).code == 0
+    whole = read_checkpoint(run / "model_final.pth")
+    for name in ("model_final.pth", "results.json"):
+        (run / name).unlink()
+    (run / "last_checkpoint").write_text("model_0000.pth")  # as if it had ended after its first epoch
+    outcome = fastreid_command("train", "--config", tiny, "--resume")
+    assert outcome.code == 0, outcome.err
+    assert "Starting training from epoch 1" in outcome.out
+    resumed = read_checkpoint(run / "model_final.pth")
+    rates = [[group["lr"] for group in each["optimizer"]["param_groups"]] for each in (whole, resumed)]
+    assert rates[0] == pytest.approx(rates[1])
+    assert len(set(rates[0])) == 2
+    assert max(rates[0]) == pytest.approx(10 * min(rates[0]))
+    assert resumed["lr_sched"]["last_epoch"] == whole["lr_sched"]["last_epoch"] == 2
+    lines = [json.loads(line) for line in (run / "metrics.json").read_text().splitlines()]
+    assert [line["soft_label"] for line in lines if "soft_label" in line] == [0, 0.25, 0.5, 0.5, 0.5, 0.5]
+    moments = [each["optimizer"]["state"][0]["step"].item() for each in (whole, resumed)]
+    assert moments == [4, 4]
+
+
+def test_soft_labels_grow_over_the_first_epoch(tiny):
+    class Stub:
+        iters_per_epoch, storage = 10, EventStorage()
+
+    ramp, trainer = SoftLabelRamp(configured(tiny)), Stub()
+    ramp.trainer, trainer.model = trainer, build_model(configured(tiny))
+    shares = []
+    for trainer.iter in (0, 1, 5, 10, 25):
+        ramp.before_step()
+        shares.append(trainer.model.soft_label)
+    assert shares == pytest.approx([0, 0.05, 0.25, 0.5, 0.5])
+
+
+@pytest.fixture
+def with_val(tmp_path, captioned) -> Path:
+    """The configuration on a copy whose last training person is there to validate with."""
+    root = shutil.copytree(captioned, tmp_path / "data")
+    train = annotations(root / "TAG-PEDES", "train")
+    last = max(entry["id"] for entry in train)
+    write_annotations(root / "TAG-PEDES", "train", [entry for entry in train if entry["id"] != last])
+    write_annotations(root / "TAG-PEDES", "val", [entry for entry in train if entry["id"] == last])
+    return write_config(tmp_path, root)
+
+
+def test_the_best_model_is_chosen_on_the_validation_split(with_val, tmp_path, fastreid_command):
+    run = tmp_path / "run"
+    outcome = fastreid_command("train", "--config", with_val, "SOLVER.IMS_PER_BATCH", 8)
+    assert outcome.code == 0, outcome.err
+    results = json.loads((run / "results.json").read_text())["TAG-PEDES"]
+    assert list(results) == [*PROTOCOLS, "T2I-val"]
+    assert results["T2I-val"]["gallery"] == 8
+    assert "TAG-PEDES: model_best is chosen by the 8 images to validate with" in outcome.out
+    best = read_checkpoint(run / "model_best.pth")
+    assert best["metric"] == 100  # one person alone: every image is a match
+    outcome = fastreid_command("eval", "--config", with_val, "--weights", run / "model_best.pth")
+    assert list(json.loads((run / "eval" / "results.json").read_text())["TAG-PEDES"]) == PROTOCOLS
+
+
+def test_the_test_split_selects_only_if_named(tiny, tmp_path, fastreid_command):
+    outcome = fastreid_command("train", "--config", tiny, "TEST.BEST_METRIC", "TAG-PEDES/T2I/mAP")
+    assert outcome.code == 0, outcome.err
+    results = json.loads((tmp_path / "run" / "results.json").read_text())["TAG-PEDES"]
+    final = read_checkpoint(tmp_path / "run" / "model_final.pth")
+    assert final["metric"] == pytest.approx(results["T2I"]["mAP"])
+    assert (tmp_path / "run" / "model_best.pth").exists()
+
+
+def test_all_captions_are_pairs_and_one_is_drawn(tiny):
+    pairs = build_train_loader(configured(tiny)).dataset
+    assert len(pairs) == 47
+    texts = [item.record.captions for item in pairs.img_items]
+    assert all(len(captions) == 1 for captions in texts)
+    tokenize = Tokenizer(77)
+    for number in (0, 5):
+        assert torch.equal(pairs[number].tokens, tokenize(clean(texts[number][0])))
+
+    images = build_train_loader(configured(tiny, "INPUT.CAPTIONS", "one")).dataset
+    assert len(images) == 24
+    record = images.img_items[4].record
+    drawn = {tuple(images[4].tokens.tolist()) for _ in range(30)}
+    assert drawn == {tuple(tokenize(clean(caption)).tolist()) for caption in record.captions}
+    assert len(drawn) == 2
+
+
+def test_words_are_left_out_and_captions_translated(tiny, tmp_path, captioned, caplog):
+    dropped = build_train_loader(configured(tiny, "INPUT.TEXT.WORD_DELETION", 0.5)).dataset
+    whole = Tokenizer(77)(clean(dropped.img_items[5].record.captions[0]))
+    assert (dropped[5].tokens != 0).sum() < (whole != 0).sum()
+
+    translate = ("INPUT.TEXT.BACK_TRANSLATION", 1.0)
+    build_train_loader(configured(tiny, *translate))
+    assert "no training caption has a back-translation: INPUT.TEXT.BACK_TRANSLATION changes nothing" in caplog.text
+    root = shutil.copytree(captioned, tmp_path / "data")
+    entries = annotations(root / "TAG-PEDES", "train")
+    entries[3]["captions_bt"] = ["Translated!"] * 2
+    write_annotations(root / "TAG-PEDES", "train", entries)
+    pairs = build_train_loader(configured(write_config(tmp_path, root), *translate)).dataset
+    name = Path(entries[3]["file_path"]).name
+    found = [pairs[n].tokens for n, item in enumerate(pairs.img_items) if Path(item[0]).name == name]
+    assert len(found) == 2
+    assert all(torch.equal(tokens, Tokenizer(77)("translated")) for tokens in found)
+
+
+def test_images_without_captions_are_left_out(tmp_path, captioned, caplog):
+    root = shutil.copytree(captioned, tmp_path / "data")
+    entries = annotations(root / "TAG-PEDES", "train")
+    for entry in entries[:3]:
+        entry["captions"] = []
+    write_annotations(root / "TAG-PEDES", "train", entries)
+    caplog.set_level("INFO")
+    pairs = build_train_loader(configured(write_config(tmp_path, root))).dataset
+    assert len(pairs) == 42
+    assert "3 of 24 training images have no caption and are left out" in caplog.text
+
+
+def test_the_tokenizer_is_the_towers():
+    tower = build_clip(
+        image_size=(16, 16), width=8, heads=1, layers=1, text_width=8, text_heads=1, text_layers=1, text_length=12
+    ).text
+    for caption in ("", "man", "a man in a red t-shirt, walking", "word " * 30):
+        assert torch.equal(Tokenizer(12)(caption), tower.tokenize(caption)[0])
+        assert Tokenizer(12).is_long(caption) == (tower.count(caption) > 12)
+    assert Tokenizer(12)("word " * 30)[[0, -1]].tolist() == [SOT, EOT]
+
+
+def evaluated(cfg, model) -> MultiProtocolEvaluator:
+    (evaluator,) = Trainer.run_test_sets(cfg, model).values()
+    return evaluator
+
+
+def test_features_are_the_models_own_and_numbers_follow_from_them(tiny):
+    cfg = configured(tiny)
+    torch.manual_seed(0)
+    model = build_model(cfg).eval()
+    evaluator = evaluated(cfg, model)
+    features = evaluator.features
+    captions = [caption for record in features.records for caption in record.captions]
+    with torch.no_grad():
+        texts = model.encode_texts(model.text.tokenize([clean(caption) for caption in captions])).embedding
+    np.testing.assert_allclose(features.captions[0], texts, atol=1e-5)
+
+    pids = np.array([record.pid for record in features.records])
+    asked = np.array([record.pid for record in features.records for _ in record.captions])
+    order = np.argsort(-texts.numpy() @ features.images[0].T, axis=1)
+    hits = pids[order] == asked[:, None]
+    precision = np.cumsum(hits, axis=1) / np.arange(1, hits.shape[1] + 1)
+    expected = 100 * np.mean((precision * hits).sum(1) / hits.sum(1))
+    assert evaluator.numbers["T2I/mAP"] == pytest.approx(expected, abs=1e-3)
+    assert evaluator.numbers["T2I/Rank-1"] == pytest.approx(100 * hits[:, 0].mean(), abs=1e-3)
+
+    query, gallery, query_meta, _ = sides(features, evaluator.test_set.protocols["T2I"])
+    assert len(query) == len(query_meta.pid) == len(captions)
+    assert len(gallery) == len(features.records)
+
+
+def test_flip_testing_mirrors_images_and_leaves_captions(tiny):
+    cfg = configured(tiny)
+    torch.manual_seed(0)
+    model = build_model(cfg).eval()
+    plain, flipped = (evaluated(configured(tiny, "TEST.FLIP.ENABLED", flip), model).features for flip in (False, True))
+    assert not np.allclose(plain.images[0], flipped.images[0])
+    np.testing.assert_array_equal(plain.captions[0], flipped.captions[0])
+
+
+def test_the_evaluator_serves_the_hosts_loop(tiny):
+    cfg = configured(tiny)
+    model = build_model(cfg)
+    (test_set,) = test_sets(cfg)
+    loader, evaluator = Trainer.build_evaluator(cfg, test_set)
+    assert len(list(loader)) == len(loader)
+    assert set(inference_on_dataset(model, loader, evaluator)) > {"T2I/mAP", "T2I-aerial/Rank-1"}
+
+
+def test_two_processes_train_and_evaluate_as_one_does(tiny, tmp_path, fastreid_command):
+    """With ten of a batch in each process; the numbers of both are by the main one's running statistics."""
+    outcome = fastreid_command("train", "--config", tiny, "--num-processes", 2, "TEST.IMS_PER_BATCH", 20)
+    assert outcome.code == 0, outcome.err
+    weights = ("--weights", tmp_path / "run" / "model_final.pth", "--output", tmp_path / "one")
+    assert fastreid_command("eval", "--config", tiny, *weights, "TEST.IMS_PER_BATCH", 10).code == 0
+    two, one = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("run", "one"))
+    assert two == one
+
+
+def test_saved_features_keep_the_captions(tiny, tmp_path, fastreid_command):
+    assert fastreid_command("train", "--config", tiny, *of_tbps(), "SOLVER.WARMUP_ITERS", 0).code == 0
+    weights, file = ("--weights", tmp_path / "run" / "model_final.pth"), tmp_path / "features.npz"
+    saved = ("--save-features", file, "--output", tmp_path / "a", "--num-machines", 1, *of_tbps())
+    assert fastreid_command("eval", "--config", tiny, *weights, *saved).code == 0
+    outcome = fastreid_command("eval", "--config", tiny, "--features", file, "--calibrate", "--output", tmp_path / "b")
+    assert outcome.code == 0, outcome.err
+    first, second = (json.loads((tmp_path / name / "results.json").read_text()) for name in "ab")
+    assert first == second
+    assert load_features(file).captions[0].shape[0] == 47
+    assert (tmp_path / "b" / "calibration_TAG-PEDES_T2I.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["INPUT.CAPTIONS", "both"], ["INPUT.CAPTIONS 'both' unknown", "all, one"]),
+        (["INPUT.TEXT.WORD_DELETION", "2"], ["INPUT.TEXT: deletion=2.0 should be between 0 and 1"]),
+        (["TEST.RERANK.ENABLED", "True"], ["TAG-PEDES/T2I asks with sentences", "TEST.RERANK"]),
+        (["TEST.BEST_METRIC", "TAG-PEDES/T2I-val/mAP"], ["TEST.BEST_METRIC 'TAG-PEDES/T2I-val/mAP' unknown"]),
+        (["MODEL.TAG_CLIP.BLOCK", "vit"], ["MODEL.TAG_CLIP: view_loss and ortho_loss need block='hr_moe'"]),
+        (["MODEL.TAG_CLIP.OBJECTIVE", "sdn"], ["MODEL.TAG_CLIP: objective 'sdn' unknown (did you mean sdm?)"]),
+        (["MODEL.LOSSES.NAME", "['CrossEntropyLoss']"], ["built into TAGCLIP already", "MODEL.TAG_CLIP.ID_WEIGHT"]),
+        (["MODEL.BACKBONE.NAME", "build_resnet_backbone"], ["does not suit MODEL.META_ARCHITECTURE TAGCLIP"]),
+        (["SOLVER.BETAS", "[0.9]"], ["SOLVER.BETAS takes two numbers"]),
+        (["SOLVER.LR_FACTORS", "['image_local']"], ["SOLVER.LR_FACTORS takes rows [module, factor]"]),
+        (["SOLVER.SCHED_STEP", "step"], ["SOLVER.SCHED_STEP 'step' unknown"]),
+        (["SOLVER.SCHED", "MultiStepLR"], ["SOLVER.SCHED_STEP iteration is for CosineAnnealingLR"]),
+        (["SOLVER.OPT", "SGD"], ["SOLVER.BETAS is for Adam and its kin, SOLVER.OPT is SGD"]),
+    ],
+)
+def test_mistakes_are_one_line(tiny, fastreid_command, overrides, words):
+    assert_one_line(fastreid_command("train", "--config", tiny, *overrides), *words)
+
+
+def test_models_that_read_no_captions_are_refused_text_sets(tiny, fastreid_command):
+    plain = ["MODEL.META_ARCHITECTURE", "Baseline", "MODEL.LOSSES.NAME", "['CrossEntropyLoss']"]
+    outcome = fastreid_command("train", "--config", tiny, *plain, "MODEL.BACKBONE.FEAT_DIM", 16)
+    assert_one_line(outcome, "TAG-PEDES/T2I asks with sentences, which Baseline does not read")
+
+
+def test_sets_without_captions_are_refused(tiny, agsynth, fastreid_command):
+    sets = ["DATASETS.ROOT", agsynth, "DATASETS.NAMES", "['CARGO']", "DATASETS.TESTS", "['CARGO']"]
+    outcome = fastreid_command("train", "--config", tiny, *sets)
+    assert_one_line(outcome, "TAGCLIP learns from captions, but CARGO has none", "TAG-PEDES")
+
+
+def test_sdm_and_further_losses(tiny):
+    model = build_model(configured(tiny, "MODEL.TAG_CLIP.OBJECTIVE", "sdm", "MODEL.LOSSES.NAME", ["VIAL"])).train()
+    with EventStorage():
+        losses = model(batch_of(model, torch.rand(4, 3, 32, 16) * 255))
+    assert {"loss_sdm", "loss_sdm_local", "loss_vial"} < set(losses)
+    assert model.logit_scale is None
+
+
+def test_patches_are_frozen_when_asked(tiny):
+    for frozen in (True, False):
+        model = build_model(configured(tiny, "MODEL.TAG_CLIP.FREEZE_PATCHES", frozen))
+        assert model.image.tower.visual.conv1.weight.requires_grad is not frozen
+        assert model.image.tower.visual.class_embedding.requires_grad
+
+
+def test_groups_of_the_optimizer(tiny):
+    cfg = configured(tiny, "SOLVER.WEIGHT_DECAY", 0.02)
+    model = build_model(cfg)
+    optimizer, _ = Trainer.build_optimizer(cfg, model)
+    names = {id(value): name for name, value in model.named_parameters()}
+    found = {
+        names[id(value)]: (group["lr"], group["weight_decay"])
+        for group in optimizer.param_groups
+        for value in group["params"]
+    }
+    assert set(found) == {name for name, value in model.named_parameters() if value.requires_grad}
+    for name, (rate, decay) in found.items():
+        assert rate == pytest.approx(1e-2 if name.startswith(("image_local.", "text_local.")) else 1e-3), name
+        vector = model.get_parameter(name).dim() < 2 or name.endswith("bias")
+        assert decay == (0 if vector else 0.02), name
+    assert found["image.tower.visual.transformer.resblocks.1.experts.c_fc_bias"][1] == 0
+    assert len(optimizer.param_groups) == 4
+
+
+def test_the_cosine_falls_with_every_iteration(tiny):
+    cfg = configured(tiny, "SOLVER.MAX_EPOCH", 3, "SOLVER.WARMUP_ITERS", 4, "SOLVER.WARMUP_FACTOR", 0.01)
+    weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    optimizer = torch.optim.AdamW([{"params": [w], "lr": rate} for w, rate in zip(weights, (1e-3, 1e-2), strict=True)])
+    scheduler = solver.cosine_by_iteration(cfg, optimizer, iters_per_epoch=4)
+
+    class Stub:
+        warmup_iters, delay_epochs, iters_per_epoch, grad_scaler = 4, 0, 4, None
+        storage = EventStorage()
+
+    hook, trainer = solver.IterationScheduler(optimizer, scheduler), Stub()
+    hook.trainer = trainer
+    seen = []
+    for trainer.iter in range(12):
+        seen.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+        hook.after_step()
+        hook.after_epoch()
+    warm = [0.01 + 0.99 * step / 4 for step in range(4)]
+    cosine = [0.01 + 0.99 * (1 + math.cos(math.pi * step / 8)) / 2 for step in range(8)]
+    assert [rates[0] for rates in seen] == pytest.approx([1e-3 * factor for factor in warm + cosine])
+    assert [rates[1] for rates in seen] == pytest.approx([1e-2 * factor for factor in warm + cosine])
