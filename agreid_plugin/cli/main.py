@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from agreid_plugin import __version__
-from agreid_plugin.cli import ablate, bench, convert, data, doctor, explain, listing, report, runs
+from agreid_plugin.cli import ablate, bench, convert, data, doctor, explain, listing, report, runs, search
 from agreid_plugin.errors import InputError, did_you_mean
 
-COMMANDS = (runs, explain, ablate, report, convert, data, bench, listing, doctor)
+COMMANDS = (runs, search, explain, ablate, report, convert, data, bench, listing, doctor)
 """Modules that each add their sub-commands with `add_to(subparsers)`."""
 
 

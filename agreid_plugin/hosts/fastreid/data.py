@@ -43,7 +43,7 @@ def read_image(path: str) -> Image.Image:
             return ImageOps.exif_transpose(image).convert("RGB")
     except FileNotFoundError:
         raise InputError(f"image {path} does not exist") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"image {path} cannot be read ({error}): replace or remove it") from None
 
 

@@ -1,0 +1,158 @@
+"""Results shown: the table, the page and the contact sheet."""
+
+import base64
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.search import Answer, Hit
+from agreid_plugin.evaluation.showing import LINE, THUMBNAIL, page, plain, printable, sheet, table, thumbnail
+from agreid_plugin.types import View
+
+RED, BLUE = (200, 30, 30), (20, 40, 220)
+
+
+@pytest.fixture
+def red(tmp_path) -> str:
+    return picture(tmp_path / "red.png", RED, (40, 120))
+
+
+@pytest.fixture
+def blue(tmp_path) -> str:
+    return picture(tmp_path / "blue & <b>'\"wide.jpg", BLUE, (600, 300))
+
+
+def picture(path, color, size) -> str:
+    Image.new("RGB", size, color).save(path)
+    return str(path)
+
+
+def test_a_table_is_aligned():
+    lines = table(Answer("q", (Hit(1, "x/a.jpg", 0.5, View.AERIAL), Hit(2, "b.jpg", -0.25)))).splitlines()
+    assert [line.split() for line in lines] == [
+        ["rank", "score", "view", "path"],
+        ["------", "-------", "------", "-------"],
+        ["1", "0.5000", "aerial", "x/a.jpg"],
+        ["2", "-0.2500", "-", "b.jpg"],
+    ]
+    assert lines[0].index("path") == lines[2].index("x/a.jpg") == lines[3].index("b.jpg")
+    assert lines[2].index("0.5000") == lines[3].index("-0.2500") + 1
+
+
+def test_a_table_without_views_has_no_such_column():
+    assert "view" not in table(Answer("q", (Hit(1, "a.jpg", 0.5),)))
+
+
+def test_odd_names_do_no_harm():
+    assert printable("a\nb\x1b[2Jc\udcff é 红") == r"a\nb\x1b[2Jc\udcff é 红"
+    assert r"a\nb\udcff.jpg" in table(Answer("q", (Hit(1, "a\nb\udcff.jpg", 0.5),)))
+
+
+def test_plain_answers_are_json():
+    told = plain([Answer("q", (Hit(1, "a\udcff.jpg", 0.12345678, View.GROUND), Hit(2, "b", 0.1)), ("cut",))])
+    assert json.loads(json.dumps(told)) == [
+        {
+            "query": "q",
+            "notes": ["cut"],
+            "hits": [
+                {"rank": 1, "path": "a\udcff.jpg", "score": 0.123457, "view": "ground"},
+                {"rank": 2, "path": "b", "score": 0.1, "view": None},
+            ],
+        }
+    ]
+
+
+class Reader(HTMLParser):
+    """Collects what a browser would: elements with their attributes, and text."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.elements, self.words = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_a_page_has_everything_inside_and_escapes_it(red, blue):
+    query = "<script>alert('&')</script> \"coat\""
+    found = [
+        Answer(query, (Hit(1, red, 0.5, View.AERIAL), Hit(2, blue, 0.25, View.GROUND)), ("a <note>",)),
+        Answer("second", (Hit(1, blue, 0.125),)),
+    ]
+    text = page(found, "gallery: <here>")
+    read = Reader(text)
+    tags = [tag for tag, _ in read.elements]
+    assert tags.count("img") == tags.count("figure") == 3
+    assert not {"script", "note", "here", "link"} & set(tags)
+    words = "".join(read.words)
+    for expected in (query, "a <note>", "second", "gallery: <here>", "0.5000 aerial", "0.1250", blue):
+        assert expected in words
+    images = [attributes for tag, attributes in read.elements if tag == "img"]
+    assert [image["alt"] for image in images] == [red, blue, blue]
+    assert all(set(image) == {"src", "alt"} for image in images)
+    for image, color, size in zip(images, (RED, BLUE, BLUE), ((40, 120), (128, 64), (128, 64)), strict=True):
+        kind, _, data = image["src"].partition(",")
+        assert kind == "data:image/jpeg;base64"
+        with Image.open(io.BytesIO(base64.b64decode(data))) as small:
+            assert small.size == size
+            assert np.asarray(small).mean(axis=(0, 1)) == pytest.approx(color, abs=6)
+    assert not re.search(r'(src|href)="(?!data:)', text)
+    assert 'name="viewport"' in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_a_page_can_be_written_whatever_the_names_are(tmp_path):
+    path = picture(tmp_path / "bytes.png", RED, (4, 4))
+    text = page([Answer("a\udcffb\nc", (Hit(1, path, 0.5),))])
+    assert b"a\\udcffb\\nc" in text.encode("utf-8")
+
+
+def test_a_thumbnail_is_upright_and_rgb(tmp_path):
+    image = Image.new("L", (300, 100), 90)
+    exif = image.getexif()
+    exif[0x0112] = 6  # taken with the camera on its side
+    image.save(tmp_path / "side.jpg", exif=exif)
+    small = thumbnail(str(tmp_path / "side.jpg"))
+    assert small.mode == "RGB"
+    assert small.height > small.width
+    assert small.width <= THUMBNAIL[0]
+    assert small.height <= THUMBNAIL[1]
+
+
+@pytest.mark.parametrize("show", [page, sheet])
+def test_an_image_that_is_gone_is_named(tmp_path, show):
+    with pytest.raises(InputError, match=r"image .*gone\.jpg cannot be shown"):
+        show([Answer("q", (Hit(1, str(tmp_path / "gone.jpg"), 0.5),))])
+
+
+def test_a_sheet_shows_every_image_once(red, blue):
+    one = np.asarray(sheet([Answer("q", (Hit(1, red, 0.5), Hit(2, blue, 0.25)))]))
+    assert count(one, RED) == 85 * 256  # 40 x 120, as large as it can be
+    assert count(one, BLUE) == pytest.approx(128 * 64, rel=0.05)
+    many = np.asarray(sheet([Answer("q", tuple(Hit(n, red, 0.5) for n in range(1, 13))), Answer("r", ())]))
+    assert count(many, RED) == 12 * 85 * 256
+    assert many.shape[1] > one.shape[1]
+    assert many.shape[0] > one.shape[0] + THUMBNAIL[1]  # a second row
+
+
+def test_a_long_query_is_broken_into_lines(red):
+    hits = (Hit(1, red, 0.5),)
+    heights = [sheet([Answer(text, hits)]).height for text in ("red", "a red coat " * 30, "x" * 400)]
+    assert heights[1] >= heights[0] + 2 * LINE
+    assert heights[2] >= heights[0] + 2 * LINE
+    drawn = np.asarray(sheet([Answer("W" * 400, hits)]))
+    assert (drawn[:, -4:] == drawn[0, 0]).all()  # nothing runs into the margin
+
+
+def count(image: np.ndarray, color: tuple[int, int, int]) -> int:
+    return int((abs(image.astype(int) - color) < 12).all(axis=2).sum())
