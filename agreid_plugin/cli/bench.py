@@ -12,6 +12,7 @@ EXAMPLES = """examples:
   fastreid bench evaluation --queries 500 --gallery 5000
   fastreid bench visa --model small --batch 8            ours against the equations as printed
   fastreid bench svpr --batch 16                         text cached against computed for every image
+  fastreid bench hrmoe --batch 16 --top-k 2              experts of a view against all experts on all tokens
   fastreid bench plrm --images 64 --size 256x128         ours against a loop over patches
 """
 
@@ -44,17 +45,29 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         epilog=EXAMPLES,
     )
     _add_model(visa)
+    _add_variant(visa)
     visa.set_defaults(run=_visa)
     svpr = what.add_parser(
         "svpr",
         help="SVPR-ReID's text cached against computed for every image",
         description="Run SVPR-ReID on test images with its sentences computed for every image as in the released code, "
-        "once for each distinct sentence of a batch, and once for all batches: time, peak memory, operations, largest "
-        "difference.",
+        "once for each distinct sentence of a batch, and once for all batches: time, operations, largest difference.",
         epilog=EXAMPLES,
     )
     _add_model(svpr)
+    _add_variant(svpr)
     svpr.set_defaults(run=_svpr)
+    hrmoe = what.add_parser(
+        "hrmoe",
+        help="TAG-CLIP's experts by view against all experts on all tokens",
+        description="Run TAG-CLIP with an expert computed for the images of its views alone, or for the tokens that "
+        "chose it, and with every expert on every token as in the released code: time, peak memory, operations, "
+        "largest difference of experts alone, of the image tower and of a training step.",
+        epilog=EXAMPLES,
+    )
+    _add_model(hrmoe, size=(224, 224))
+    hrmoe.add_argument("--top-k", type=int, default=5, metavar="K", help="experts of a token, 5 at most (default: 5)")
+    hrmoe.set_defaults(run=_hrmoe)
     plrm = what.add_parser(
         "plrm",
         help="our PLRM against a loop over patches",
@@ -68,12 +81,16 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     plrm.set_defaults(run=_plrm)
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def _add_model(parser: argparse.ArgumentParser, size: tuple[int, int] = (256, 128)) -> None:
     parser.add_argument("--batch", type=int, default=16, metavar="N", help="images (default: 16)")
-    parser.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
+    shown = f"(default: {size[0]}x{size[1]})"
+    parser.add_argument("--size", type=arguments.size, default=size, metavar="HxW", help=shown)
     parser.add_argument("--model", choices=("tiny", "small", "base"), default="base", help="ViT (default: base)")
-    parser.add_argument("--variant", choices=("paper", "released"), default="paper", help="(default: paper)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs, the fastest counts (default: 3)")
+
+
+def _add_variant(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--variant", choices=("paper", "released"), default="paper", help="(default: paper)")
 
 
 def _agsynth(args: argparse.Namespace) -> None:
@@ -102,6 +119,13 @@ def _svpr(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.fastreid.bench_svpr import bench_svpr
 
     for line in bench_svpr(args.model, args.variant, args.batch, args.size, args.repeats):
+        print(line, flush=True)
+
+
+def _hrmoe(args: argparse.Namespace) -> None:
+    from agreid_plugin.hosts.fastreid.bench_hrmoe import bench_hrmoe
+
+    for line in bench_hrmoe(args.model, args.top_k, args.batch, args.size, args.repeats):
         print(line, flush=True)
 
 

@@ -17,8 +17,16 @@ from agreid_plugin.hosts.fastreid.explain import explain
 from agreid_plugin.types import View
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted(path for path in ROOT.glob("projects/V*/*.yml") if path.stem != "ablation")
-SMALL = ("MODEL.BACKBONE.FEAT_DIM", "16", "MODEL.VIT.WIDTH", "16", "MODEL.VIT.LAYERS", "2", "MODEL.VIT.HEADS", "2")
+RECIPES = sorted(
+    path
+    for path in ROOT.glob("projects/*/*.yml")
+    if path.stem != "ablation" and path.parent.name not in ("Mixed", "Example")
+)
+SMALL = (
+    *("MODEL.BACKBONE.FEAT_DIM", "16", "MODEL.VIT.WIDTH", "16", "MODEL.VIT.LAYERS", "2", "MODEL.VIT.HEADS", "2"),
+    *("MODEL.CLIP.WIDTH", "16", "MODEL.CLIP.HEADS", "2", "MODEL.CLIP.EMBED_DIM", "16", "MODEL.CLIP.TEXT_WIDTH", "16"),
+    *("MODEL.CLIP.TEXT_HEADS", "2", "MODEL.CLIP.TEXT_LAYERS", "1"),
+)
 TINY = {
     "MODEL": {
         "META_ARCHITECTURE": "ViSA",

@@ -86,7 +86,7 @@ def bench_svpr(
     found = {}
     for way in WAYS:
         found[way] = in_process(_measure, setting, way)
-        yield f"{way}: {found[way][0].seconds:.3f} s, {found[way][0].peak:.0f} MB"
+        yield f"{way}: {found[way][0].seconds:.3f} s"
     yield _table(found)
 
 
@@ -143,11 +143,10 @@ def _table(found: dict[str, tuple[Measurement, float]]) -> str:
             f"{first.seconds / entry.seconds:.2f}x",
             f"{entry.cpu:.3f}",
             f"{first.cpu / entry.cpu:.2f}x",
-            f"{entry.peak:.0f}",
             f"{operations:.3g}",
             f"{entry.difference(first):.1e}",
         ]
         for way, (entry, operations) in found.items()
     ]
-    head = ["", "s", "", "CPU s", "", "MB", "GFLOPs an image", "largest difference"]
-    return f"{table(rows, head)}\nMB: peak beyond model and inputs; difference: of the features to the first row's"
+    head = ["", "s", "", "CPU s", "", "GFLOPs an image", "largest difference"]
+    return f"{table(rows, head)}\ndifference: of the features to the first row's"

@@ -16,14 +16,14 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.evaluation import NUMBERS, Metrics
 from agreid_plugin.hosts.fastreid import data
-from agreid_plugin.hosts.fastreid.data import view_of
+from agreid_plugin.hosts.fastreid.data import platform_of, view_of
 from agreid_plugin.hosts.fastreid.evaluator import TestSet
 from agreid_plugin.hosts.fastreid.losses import check_losses
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.hosts.fastreid.solver import check_solver
 from agreid_plugin.hosts.fastreid.text_data import check_text
 from agreid_plugin.hosts.fastreid.transforms import check_pipeline
-from agreid_plugin.types import UNKNOWN
+from agreid_plugin.types import UNKNOWN, platform_label
 
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
 METRICS = ("cosine", "euclidean")
@@ -163,27 +163,35 @@ def _check_schedule(cfg, iterations_per_epoch: int) -> None:
 
 
 def check_training_views(model: torch.nn.Module, train_set) -> None:
-    """Check that a method which learns from views knows that of every training image."""
-    if "views" not in getattr(plain(model), "training_inputs", ()):
-        return
-    unknown_views = [str(item[0]) for item in train_set.img_items if view_of(item) == UNKNOWN]
-    if unknown_views:
-        raise InputError(
-            f"{type(plain(model)).__name__} learns from the view of every image, but {len(unknown_views)} of "
-            f"{len(train_set)} training images have none, for example {unknown_views[0]}; train on an aerial-ground set"
-        )
+    """Check that a method which learns from views, or from platforms, knows that of every training image."""
+    method = plain(model)
+    for field, label_of in (("views", view_of), ("platforms", platform_of)):
+        if field not in getattr(method, "training_inputs", ()):
+            continue
+        unknown_ones = [str(item[0]) for item in train_set.img_items if label_of(item) == UNKNOWN]
+        if unknown_ones:
+            raise InputError(
+                f"{type(method).__name__} learns from the {field[:-1]} of every image, but {len(unknown_ones)} of "
+                f"{len(train_set)} training images have none, for example {unknown_ones[0]}; train on an aerial-ground "
+                "set"
+            )
 
 
 def check_test_views(model: torch.nn.Module, test_set: TestSet) -> None:
-    """Check that a method which is given the views of test images can have them."""
-    if "views" not in getattr(plain(model), "inference_inputs", ()):
-        return
-    unknown_views = [record.path for record in test_set.records if record.view is None]
-    if unknown_views:
-        raise InputError(
-            f"{type(plain(model)).__name__} needs the view of every test image, but {len(unknown_views)} of "
-            f"{test_set.dataset.name} have none, for example {unknown_views[0]}; set MODEL.VIEW predicted"
-        )
+    """Check that a method which is given the views of test images, or their platforms, can have them."""
+    method = plain(model)
+    for field, is_known in (
+        ("views", lambda record: record.view is not None),
+        ("platforms", lambda record: platform_label(record.platform) != UNKNOWN),
+    ):
+        if field not in getattr(method, "inference_inputs", ()):
+            continue
+        unknown_ones = [record.path for record in test_set.records if not is_known(record)]
+        if unknown_ones:
+            raise InputError(
+                f"{type(method).__name__} needs the {field[:-1]} of every test image, but {len(unknown_ones)} of "
+                f"{test_set.dataset.name} have none, for example {unknown_ones[0]}; set MODEL.VIEW predicted"
+            )
 
 
 def plain(model: torch.nn.Module) -> torch.nn.Module:

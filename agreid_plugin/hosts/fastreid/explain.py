@@ -5,44 +5,34 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 from fastreid.modeling import build_model
-from fastreid.modeling.backbones import BACKBONE_REGISTRY
-from fastreid.modeling.heads import REID_HEADS_REGISTRY
-from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
-from fastreid.utils.registry import Registry
-from torch import Tensor, nn
+from torch import nn
 
 from agreid_plugin.data.protocols import protocol, select
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.fastreid import checks, data
 from agreid_plugin.hosts.fastreid.attributes import NONE
-from agreid_plugin.hosts.fastreid.catalog import owner_of
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.evaluator import test_sets
-from agreid_plugin.hosts.fastreid.losses import HOST_LOSSES, KEYS, LOSSES
-from agreid_plugin.hosts.fastreid.methods import HostMethod
-from agreid_plugin.hosts.fastreid.operations import counting
+from agreid_plugin.hosts.fastreid.explain_model import (
+    Row,
+    loss_rows,
+    model_rows,
+    operations,
+    own_loss_rows,
+    size_rows,
+    times,
+)
 from agreid_plugin.hosts.fastreid.svpr import with_attributes
+from agreid_plugin.hosts.fastreid.text_data import reads_captions
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
-from agreid_plugin.nn.clip import ImageTower, TextTower
-from agreid_plugin.nn.vit import SIZES, VisionTransformer
 from agreid_plugin.types import View
 
-Row = tuple[str, str]
 PLAIN_REPR = re.compile(r"<(?:\w+\.)*(\w+) object at 0x\w+>")
-PART_OF_TERM = {
-    "view_loss": "view_head",
-    "orthogonal_loss": "view_head",
-    "predictor_loss": "view_predictor",
-    "balance_loss": "backbone.queries.experts",
-    "attribute_loss": "backbone.asmoe",
-}
-"""The module without which a method's own loss is not computed."""
 
 
 def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list[Row]]:
@@ -60,27 +50,27 @@ def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list
     """
     cfg = load_config(config, overrides)
     pretrained = _pretrained(cfg)
-    cfg.MODEL.BACKBONE.PRETRAIN, cfg.MODEL.DEVICE = False, "cpu"
+    cfg.MODEL.BACKBONE.PRETRAIN, cfg.MODEL.BACKBONE.PRETRAIN_PATH, cfg.MODEL.DEVICE = False, "", "cpu"
     checks.check_config(cfg)
     cfg, attributes = _with_attributes(cfg)
     training, items = _training_sets(cfg)
     classes = cfg.MODEL.HEADS.NUM_CLASSES or len({item[1] for item in items})
     cfg.MODEL.HEADS.NUM_CLASSES = classes or 1
-    model, operations = _built(cfg)
+    model, gflops = _built(cfg)
     return {
         "model": [
-            *_parts(cfg, model, classes),
+            *model_rows(cfg, model, classes),
             *attributes,
             ("pretrained", pretrained),
             ("weights", _file(cfg.MODEL.WEIGHTS)),
         ],
-        "losses": [*_losses(cfg, model), *_own_terms(model)],
+        "losses": [*loss_rows(cfg, model), *own_loss_rows(model)],
         "training images": _transforms(cfg, is_train=True),
         "test images": _transforms(cfg, is_train=False),
         "training sets": [*training, ("sampler", _sampler(cfg)), *_refused(cfg, items)],
         "test sets": [*_test_sets(cfg), ("compared by", _comparison(cfg)), ("views", _views(model))],
-        "optimizer": [(cfg.SOLVER.OPT, _schedule(cfg, len(items) // cfg.SOLVER.IMS_PER_BATCH))],
-        "parameters, and operations for one test image": _sizes(model, operations, classes),
+        "optimizer": [(cfg.SOLVER.OPT, _schedule(cfg, _learned_from(cfg, items) // cfg.SOLVER.IMS_PER_BATCH))],
+        "parameters, and operations for one test image": size_rows(model, gflops, classes),
     }
 
 
@@ -117,92 +107,12 @@ def _built(cfg) -> tuple[nn.Module, dict[str, float]]:
         model = build_model(cfg).eval()
         checks.check_feature_width(cfg, model)
         size = cfg.INPUT.CROP.SIZE if cfg.INPUT.CROP.ENABLED else cfg.INPUT.SIZE_TEST
-        return model, _operations(model, torch.zeros(1, 3, *size))
+        return model, operations(model, torch.zeros(1, 3, *size))
     except InputError:
         raise
     except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         # The host's own builders fail in these ways on a size or an option that they do not know.
         raise InputError(f"the model cannot be built: {type(error).__name__}: {first_line(error)}") from error
-
-
-def _parts(cfg, model: nn.Module, classes: int) -> Iterator[Row]:
-    yield "architecture", _named(META_ARCH_REGISTRY, cfg.MODEL.META_ARCHITECTURE)
-    backbone = _named(BACKBONE_REGISTRY, cfg.MODEL.BACKBONE.NAME)
-    towers = {"ViT": (VisionTransformer, _vit), "image tower": (ImageTower, _image), "text tower": (TextTower, _text)}
-    found = {
-        name: describe(cfg, module)
-        for module in model.modules()
-        for name, (kind, describe) in towers.items()
-        if isinstance(module, kind)
-    }
-    yield "backbone", backbone if found else f"{backbone}, depth {cfg.MODEL.BACKBONE.DEPTH}"
-    yield from found.items()
-    known = f"{classes:,} classes" if classes else "a class for each identity of the training sets, which are not there"
-    yield "heads", f"{_named(REID_HEADS_REGISTRY, cfg.MODEL.HEADS.NAME)}, {known}"
-
-
-def _named(registry: Registry, name: str) -> str:
-    return f"{name} ({owner_of(registry.get(name))})"
-
-
-def _vit(cfg, vit: VisionTransformer) -> str:
-    heads, (rows, columns), convolution = vit.blocks[0].attn.heads, vit.grid, vit.patch_embed.proj
-    size = SIZES[cfg.MODEL.BACKBONE.DEPTH]
-    known = (vit.width, vit.depth, heads) == (size.width, size.depth, size.heads)
-    name = cfg.MODEL.BACKBONE.DEPTH if known else "of its own size"
-    tokens = ["1 class", *([f"{vit.extra_tokens} view"] if vit.extra_tokens else []), f"{vit.num_patches} patches"]
-    return (
-        f"{name}: width {vit.width}, {vit.depth} blocks, {heads} heads; patch {convolution.kernel_size[0]}, "
-        f"stride {_times(convolution.stride)}, grid {rows}x{columns} = {vit.num_patches} patches of "
-        f"{_times(vit.image_size)}; {1 + vit.extra_tokens + vit.num_patches} tokens ({' + '.join(tokens)})"
-    )
-
-
-def _image(cfg, tower: ImageTower) -> str:
-    convolution, heads = tower.visual.conv1, tower.blocks[0].attn.num_heads
-    return (
-        f"{cfg.MODEL.CLIP.NAME}: width {tower.width}, {tower.depth} blocks, {heads} heads; patch "
-        f"{convolution.kernel_size[0]}, stride {_times(convolution.stride)}, grid {_times(tower.grid)} = "
-        f"{tower.num_patches} patches of {_times(tower.image_size)}; projected to {tower.embed_dim}"
-    )
-
-
-def _text(cfg, tower: TextTower) -> str:
-    frozen = "learns" if any(parameter.requires_grad for parameter in tower.parameters()) else "frozen"
-    heads = tower.blocks[0].attn.num_heads
-    return (
-        f"{cfg.MODEL.CLIP.NAME}: width {tower.width}, {tower.depth} blocks, {heads} heads; up to {tower.length} tokens, "
-        f"{frozen}"
-    )
-
-
-def _times(pair: Iterable[int]) -> str:
-    return "x".join(map(str, pair))
-
-
-def _losses(cfg, model: nn.Module) -> Iterator[Row]:
-    """Tell the losses of `MODEL.LOSSES.NAME`; of the host's own in its architectures not the keys that we add."""
-    ours, added = isinstance(model, HostMethod), {key.path for key in KEYS}
-    for name in cfg.MODEL.LOSSES.NAME:
-        node, group = cfg.MODEL.LOSSES[LOSSES[name].node], f"MODEL.LOSSES.{LOSSES[name].node}"
-        read = {key: node[key] for key in node if ours or name not in HOST_LOSSES or f"{group}.{key}" not in added}
-        weight = read.pop("SCALE", 1.0)
-        yield name, ", ".join([f"weight {weight:g}", *(f"{key} {value}" for key, value in read.items())])
-
-
-def _own_terms(model: nn.Module) -> Iterator[Row]:
-    """Tell the losses that a method brings along, which its keys weigh."""
-    for name, module in model.named_children():
-        weight = getattr(module, "weight", None)
-        if name.endswith("_loss") and isinstance(weight, int | float) and _has(model, PART_OF_TERM.get(name, name)):
-            yield name, f"weight {weight:g}, of {type(model).__name__} itself"
-
-
-def _has(model: nn.Module, path: str) -> bool:
-    try:
-        return attrgetter(path)(model) is not None
-    except AttributeError:
-        return False
 
 
 def _transforms(cfg, is_train: bool) -> list[Row]:
@@ -234,12 +144,20 @@ def _training_sets(cfg) -> tuple[list[Row], list[tuple]]:
     return rows, found if len(read) == len(rows) else []
 
 
+def _learned_from(cfg, items: list[tuple]) -> int:
+    """Count what an epoch shows: images, or pairs of an image and a caption."""
+    if not reads_captions(cfg):
+        return len(items)
+    captions = [len(item.record.captions) for item in items]
+    return sum(captions) if cfg.INPUT.CAPTIONS == "all" else sum(map(bool, captions))
+
+
 def _missing(cfg, name: str, error: InputError) -> str:
     synth, folder = cfg.DATASETS.AGSYNTH, Path(data.dataset_root(cfg)) / (data.source_of(name) or name)
     if folder.exists():
         return f"not usable: {error}"
     if synth.IDS:
-        made = f"{synth.IDS} people, {synth.IMAGES_PER_ID} images each, {_times(synth.SIZE)}"
+        made = f"{synth.IDS} people, {synth.IMAGES_PER_ID} images each, {times(synth.SIZE)}"
         return f"{folder} is not there; 'fastreid train' makes it, AG-Synth: {made}"
     return f"not there: {error}"
 
@@ -319,29 +237,3 @@ def _last_rate(cfg, iterations: int) -> float:
     whole = max(solver.MAX_EPOCH - max(warm, solver.DELAY_EPOCHS), 1)
     share = (1 + math.cos(math.pi * min(steps / whole, 1))) / 2
     return solver.ETA_MIN_LR + share * (solver.BASE_LR - solver.ETA_MIN_LR)
-
-
-def _sizes(model: nn.Module, operations: dict[str, float], classes: int) -> list[Row]:
-    parameters = {name: _count(module.parameters()) for name, module in model.named_children()}
-    parameters["total"] = _count(model.parameters())
-    learning = _count(parameter for parameter in model.parameters() if parameter.requires_grad)
-    rows = [(name, f"{size:>13,}  {operations.get(name, 0):9.3f} GFLOPs") for name, size in parameters.items() if size]
-    alone = "" if classes else "; counted with one class"
-    return [*rows, ("trainable", f"{learning:>13,}  GFLOPs: 2 operations a multiply-add{alone}")]
-
-
-def _count(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
-
-
-@torch.no_grad()
-def _operations(model: nn.Module, image: Tensor) -> dict[str, float]:
-    """Return the GFLOPs of one test image (1, 3, H, W), by module and in all."""
-    inputs = {"images": image, "views": torch.zeros(1, dtype=torch.long)}
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    nn.ParameterList(learning).requires_grad_(False)  # the counter stumbles over views of those that learn
-    with counting() as counter:
-        model(inputs)
-    nn.ParameterList(learning).requires_grad_(True)
-    counts = {name.partition(".")[2]: sum(found.values()) / 1e9 for name, found in counter.get_flop_counts().items()}
-    return counts | {"total": counter.get_total_flops() / 1e9}
