@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from agreid_plugin.methods.tag_clip import TAGCLIP
-from agreid_plugin.nn.clip import build_clip
+from agreid_plugin.nn.clip_build import build_clip
 
 SELECTION = {"fc1": "mlp.layers.0", "norm": "mlp.bns.0", "fc2": "mlp.layers.1"}
 

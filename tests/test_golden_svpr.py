@@ -19,7 +19,7 @@ from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
 from agreid_plugin.methods.conversion import Converted, convert_svpr
 from agreid_plugin.methods.svpr import SVPR, Refined, SVPRFeatures, SVPROutputs
 from agreid_plugin.methods.svpr.asmoe import AttributeFeatures
-from agreid_plugin.nn.clip import build_clip
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import UNKNOWN, Batch
 
 FOLDER = Path(__file__).parent / "golden"

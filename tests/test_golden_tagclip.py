@@ -24,7 +24,7 @@ from agreid_plugin.methods.tag_clip import (
     TextFeatures,
     read_texts,
 )
-from agreid_plugin.nn.clip import build_clip
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import Batch
 
 FOLDER = Path(__file__).parent / "golden"

@@ -27,7 +27,8 @@ from agreid_plugin.hosts.fastreid.text_data import Tokenizer
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.nn.checkpoints import read_checkpoint
-from agreid_plugin.nn.clip import EOT, SOT, build_clip
+from agreid_plugin.nn.clip import EOT, SOT
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import View
 
 test_sets.__test__ = False  # the function's name, not a test's

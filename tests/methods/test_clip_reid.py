@@ -7,7 +7,8 @@ from torch import nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.losses import IdentityLoss, OnFeatures, OnLogits, TripletLoss
 from agreid_plugin.methods.clip_reid import CLIPBaseline, CLIPReID, PromptSchedule, learn_prompts
-from agreid_plugin.nn.clip import CLIP, build_clip
+from agreid_plugin.nn.clip import CLIP
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import Batch, HeadOutputs
 
 TINY = {"width": 16, "layers": 3, "heads": 2, "patch_size": 8, "embed_dim": 12}

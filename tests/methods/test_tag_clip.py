@@ -21,7 +21,8 @@ from agreid_plugin.methods.tag_clip import (
 )
 from agreid_plugin.methods.tag_clip.literal import run_densely
 from agreid_plugin.methods.tag_clip.method import held
-from agreid_plugin.nn.clip import CLIP, EOT, SOT, build_clip
+from agreid_plugin.nn.clip import CLIP, EOT, SOT
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.token_selection import SelectedTokens
 from agreid_plugin.types import UNKNOWN, Batch, View
 

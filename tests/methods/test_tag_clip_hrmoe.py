@@ -11,7 +11,8 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.methods.tag_clip import HRMoEBlock, ImageEncoder, MoEBlock
 from agreid_plugin.methods.tag_clip.hrmoe import Experts
 from agreid_plugin.methods.tag_clip.literal import DenseExperts, run_densely
-from agreid_plugin.nn.clip import ImageTower, build_clip
+from agreid_plugin.nn.clip import ImageTower
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import View
 
 WIDTH, PATCHES = 16, 8

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.nn import clip as towers
-from agreid_plugin.nn.clip import CLIP, EOT, ImageTower, TextTower, build_clip, freeze
+from agreid_plugin.nn.clip import CLIP, EOT, ImageTower, TextTower, freeze
+from agreid_plugin.nn.clip_build import build_clip
 
 IMAGE_SHAPE = {"width": 16, "layers": 3, "heads": 2, "patch_size": 8}
 TEXT_SHAPE = {"text_width": 12, "text_layers": 2, "text_heads": 3}

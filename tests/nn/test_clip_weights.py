@@ -7,7 +7,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.nn.clip import CLIP, build_clip
+from agreid_plugin.nn.clip import CLIP
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.clip_weights import load_clip, quick_gelu_of
 
 IMAGE_SHAPE = {"width": 8, "layers": 2, "heads": 2, "patch_size": 4}

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.tag_clip import TAGCLIP
-from agreid_plugin.nn.clip import EOT, SOT, build_clip
+from agreid_plugin.nn.clip import EOT, SOT
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.gradient_cache import TwoStageMethod, _owned, encode_in_chunks
 from agreid_plugin.types import Batch
 

@@ -18,7 +18,8 @@ from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.methods.tag_clip import TAGCLIP, HRMoEBlock
 from agreid_plugin.methods.tag_clip.literal import run_densely
-from agreid_plugin.nn.clip import EOT, SOT, build_clip
+from agreid_plugin.nn.clip import EOT, SOT
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import Batch, View
 
 IDENTITIES, TEXT_LENGTH = 4840, 77  # as on TAG-PEDES

@@ -17,7 +17,7 @@ from agreid_plugin.hosts.fastreid.measuring import Measurement, measure, require
 from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.methods.svpr import SVPR, TextSide, ViewText, per_image
-from agreid_plugin.nn.clip import build_clip
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import Batch, View
 
 IDENTITIES, TEXT_LENGTH = 199, 100  # as on AG-ReID, whose 15 attributes the sentences tell

@@ -10,7 +10,8 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone
 from agreid_plugin.hosts.fastreid.config import Key, said_of
-from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, build_clip, freeze
+from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, freeze
+from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.clip_weights import load_clip, quick_gelu_of
 
 _logger = logging.getLogger("fastreid.backbone")

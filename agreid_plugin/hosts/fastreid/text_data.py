@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,10 +16,11 @@ from torch import Tensor
 from torch.utils.data import BatchSampler
 
 from agreid_plugin.data.captions import CaptionAugmentation, back_translations, clean
-from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.config import Key, said_of
 from agreid_plugin.hosts.fastreid.datasets import RecordDataset, RecordItem
 from agreid_plugin.hosts.fastreid.loader import DeviceLoader
+from agreid_plugin.nn.clip import count_tokens, tokenize
 from agreid_plugin.types import Record
 
 _logger = logging.getLogger("fastreid.data")
@@ -56,11 +55,11 @@ class Tokenizer:
 
     def __call__(self, caption: str) -> Tensor:
         """Return the tokens of a caption, cut at `length` and ended all the same: (length,)."""
-        return _clip_tokenizer()([caption], context_length=self.length)[0]
+        return tokenize(caption, self.length)[0]
 
     def is_long(self, caption: str) -> bool:
         """Tell whether a caption has to be cut."""
-        return len(_clip_tokenizer().encode(caption)) + 2 > self.length
+        return count_tokens(caption) > self.length
 
 
 @dataclass(frozen=True)
@@ -168,13 +167,3 @@ def _translations(cfg, datasets: Sequence[ImageDataset]) -> dict[tuple[str, str]
     else:
         _logger.warning("no training caption has a back-translation: INPUT.TEXT.BACK_TRANSLATION changes nothing")
     return found
-
-
-@cache
-def _clip_tokenizer() -> Any:
-    try:
-        return importlib.import_module("open_clip.tokenizer").SimpleTokenizer()
-    except ImportError as error:
-        raise InputError(
-            f'captions need open_clip, which does not import ({first_line(error)}): pip install "agreid-plugin[clip]"'
-        ) from error

@@ -1,0 +1,109 @@
+"""Builds the towers of a CLIP by open_clip's name, for other image sizes, strides, text lengths and shapes.
+
+Nothing is ever downloaded: towers start from random weights, `clip_weights.load_clip` fills them from a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, open_clip
+from agreid_plugin.nn.sizes import pair, patch_grid, whole
+
+VOCABULARY = 49408
+VISION_KEYS = {"image_size", "layers", "width", "head_width", "patch_size", "mlp_ratio"}
+TEXT_KEYS = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
+"""What tells a CLIP from another: open_clip's models with further settings work otherwise than the towers here."""
+SHAPE = ("width", "layers", "heads", "patch_size", "text_width", "text_layers", "text_heads", "embed_dim")
+
+
+def build_clip(
+    name: str = "ViT-B-16",
+    *,
+    image_size: Sequence[int] = (256, 128),
+    stride: int | Sequence[int] | None = None,
+    text_length: int = 77,
+    quick_gelu: bool = False,
+    **shape: int,
+) -> CLIP:
+    """Build the towers of a CLIP with random weights, in float32.
+
+    Args:
+        name: a ViT by open_clip's name.
+        image_size: (rows, columns) of the images.
+        stride: step between patches, one number or (rows, columns); the patch size without one.
+        text_length: most tokens of a sentence.
+        quick_gelu: the activation of OpenAI's weights; `clip_weights.quick_gelu_of` tells which a file needs. A name
+            that ends with `-quickgelu` has it in any case.
+        shape: numbers in the place of the named model's: `width`, `layers`, `heads`, `patch_size`, `text_width`,
+            `text_layers`, `text_heads`, `embed_dim`.
+
+    Raises:
+        InputError: open_clip is not installed, has no such ViT, or the numbers do not go together.
+    """
+    plan = _plan(name)
+    for key, value in shape.items():
+        if key not in SHAPE:
+            raise unknown("shape of a CLIP", key, SHAPE)
+        whole(key, value)
+    vision, text = _vision(plan["vision_cfg"], shape, image_size), _text(plan["text_cfg"], shape, text_length)
+    patch, embed_dim = vision["patch_size"], shape.get("embed_dim", plan["embed_dim"])
+    steps = pair("stride", patch if stride is None else stride)
+    patch_grid(vision["image_size"], patch, steps)
+    if max(steps) > patch:
+        raise InputError(f"stride={stride!r} should be from 1 to the side of a patch, {patch}")
+    quick_gelu = quick_gelu or plan.get("quick_gelu", False)
+    model = open_clip("open_clip.model").CustomTextCLIP(embed_dim, vision, text, quick_gelu=quick_gelu)
+    _set_stride(model.visual, steps)
+    return CLIP(ImageTower(model.visual), TextTower(model.text))
+
+
+def _plan(name: str) -> dict[str, Any]:
+    """Return open_clip's configuration of a model, which must be one of those the towers work for."""
+    library = open_clip("open_clip")
+    plans = {each: library.get_model_config(each) for each in library.list_models()}
+    known = {each: plan for each, plan in plans.items() if _is_plain(plan)}
+    if name not in known:
+        raise unknown("CLIP with a ViT of open_clip", name, known)
+    return known[name]
+
+
+def _is_plain(plan: Mapping[str, Any]) -> bool:
+    vision, text = plan["vision_cfg"], plan["text_cfg"]
+    plain = vision.keys() <= VISION_KEYS and text.keys() <= TEXT_KEYS and isinstance(vision.get("layers"), int)
+    return plain and text.get("vocab_size") == VOCABULARY
+
+
+def _vision(plan: dict[str, Any], shape: Mapping[str, int], image_size: Sequence[int]) -> dict[str, Any]:
+    size = pair("image_size", image_size)
+    width, patch = shape.get("width", plan["width"]), shape.get("patch_size", plan["patch_size"])
+    heads = shape.get("heads", width // plan.get("head_width", 64))
+    _require_heads("heads", heads, "width", width)
+    own = {"width": width, "layers": shape.get("layers", plan["layers"]), "head_width": width // heads}
+    return plan | own | {"patch_size": patch, "image_size": size}
+
+
+def _text(plan: dict[str, Any], shape: Mapping[str, int], length: int) -> dict[str, Any]:
+    own = {key: shape.get(f"text_{key}", plan[key]) for key in ("width", "layers", "heads")}
+    _require_heads("text_heads", own["heads"], "text_width", own["width"])
+    return plan | own | {"context_length": whole("text_length", length, least=2)}
+
+
+def _set_stride(visual: nn.Module, stride: tuple[int, int]) -> None:
+    """Move the patches by another step, which open_clip has no setting for; positions are new where it changes them."""
+    visual.conv1.stride = stride
+    visual.grid_size = patch_grid(visual.image_size, visual.patch_size[0], stride)
+    old = visual.positional_embedding
+    rows = 1 + visual.grid_size[0] * visual.grid_size[1]
+    if len(old) != rows:
+        visual.positional_embedding = nn.Parameter(old.shape[1] ** -0.5 * torch.randn(rows, old.shape[1]))
+
+
+def _require_heads(name: str, heads: int, width_name: str, width: int) -> None:
+    if heads < 1 or width % heads:
+        raise InputError(f"{name}={heads} should divide {width_name}={width}: set {name}")
