@@ -45,7 +45,9 @@ def _add_make(actions: argparse._SubParsersAction) -> None:
     make.add_argument("--ids", type=int, default=200, metavar="N", help="people (default: 200)")
     make.add_argument("--images-per-id", type=int, default=12, metavar="N", help="pictures of each (default: 12)")
     make.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
-    make.add_argument("--layout", default="cargo", help="cargo, ag-reid-v2, cp2108 or tag-pedes (default: cargo)")
+    make.add_argument(
+        "--layout", default="cargo", help="cargo, ag-reid-v2, cp2108, tag-pedes or csv, a table (default: cargo)"
+    )
     make.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other people (default: 0)")
     make.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
     make.add_argument("--overwrite", action="store_true", help="replace a folder that is not empty")

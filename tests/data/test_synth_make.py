@@ -20,7 +20,13 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, View
 
 SMALL = {"ids": 4, "images_per_id": 8, "size": (32, 16), "progress": False}
-NAMES = {"cargo": "CARGO", "ag-reid-v2": "AG-ReID.v2", "cp2108": "CP2108", "tag-pedes": "TAG-PEDES"}
+NAMES = {
+    "cargo": "CARGO",
+    "ag-reid-v2": "AG-ReID.v2",
+    "cp2108": "CP2108",
+    "tag-pedes": "TAG-PEDES",
+    "csv": "AG-Synth",
+}
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -38,8 +44,8 @@ def made(tmp_path_factory) -> Path:
     return root
 
 
-def test_layouts_are_the_four(made):
-    assert LAYOUTS == ("cargo", "ag-reid-v2", "cp2108", "tag-pedes")
+def test_layouts(made):
+    assert tuple(NAMES) == LAYOUTS
     assert sorted(path.name for path in made.iterdir()) == sorted(NAMES.values())
 
 
@@ -96,6 +102,19 @@ def test_cargo_read_back(made):
     frames = {(f.pid, f.camera, "night" if f.night else "day", f.split) for f in plan(0, 4, 8)}
     assert {(r.pid, r.camera, r.tags["time"], r.split) for r in data.records} == frames
     assert all((r.view == View.AERIAL) == (r.camera <= 5) for r in data.records)
+
+
+def test_the_table_has_all_attributes(made):
+    data = load("csv", made / "AG-Synth")
+    assert Counter(r.split for r in data.records) == {"train": 16, "query": 6, "gallery": 10}
+    assert Counter(r.platform for r in data.records) == {"uav": 16, "wearable": 8, "cctv": 8}
+    for record in data.records:
+        person = sample_person(0, record.pid).attributes
+        assert {name: record.attributes[name] for name in person} == dict(person)
+        assert record.attributes.keys() - person.keys() == {"pose", "facing"}
+        assert len(record.captions) == 2
+        assert record.tags["time"] in ("day", "night")
+        assert (record.view == View.AERIAL) == (record.platform == "uav")
 
 
 def test_ag_reid_v2_read_back(made):

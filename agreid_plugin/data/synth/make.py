@@ -85,7 +85,7 @@ def make_agsynth(
 
 
 def folder_of(layout: str) -> str:
-    """Return the name of a layout's folder, which is that of the dataset whose layout it is."""
+    """Return the name of a layout's folder."""
     return LAYOUT[layout].folder
 
 

@@ -1,7 +1,8 @@
-"""The four layouts: where each puts a picture, and the files it adds."""
+"""The layouts: where each puts a picture, and the files it adds."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from collections import Counter, defaultdict
@@ -48,7 +49,7 @@ class Layout:
     """One dataset's way of arranging its files.
 
     Attributes:
-        folder: the dataset's folder.
+        folder: the folder of the dataset whose layout it is; of a table, which may have any, AG-Synth's own.
         least_images: of an identity, so that every protocol has both sides.
         place: where a picture goes, relative to the folder.
         annotate: writes the other files; None where the names of the pictures say everything.
@@ -162,6 +163,36 @@ def _annotate_tag(root: Path, taken: Sequence[Taken], _people: People) -> None:
         _write_json(root / "anno_dir" / f"{split}_reid.json", entries)
 
 
+def _table_place(frame: Frame) -> str:
+    return f"images/{frame.pid:04d}_{frame.camera:02d}_{frame.index:04d}.jpg"
+
+
+def _annotate_table(root: Path, taken: Sequence[Taken], people: People) -> None:
+    """Write a table with everything that is known of a picture, all attributes of the person in their own words."""
+    rows = [
+        {
+            "path": _table_place(shot.frame),
+            "pid": shot.frame.pid,
+            "split": shot.frame.split,
+            "camera": shot.frame.camera,
+            "view": "aerial" if camera(shot.frame.camera).aerial else "ground",
+            "platform": camera(shot.frame.camera).platform,
+            "time": "night" if shot.frame.night else "day",
+            "caption 1": shot.captions[0],
+            "caption 2": shot.captions[1],
+            **people[shot.frame.pid].attributes,
+            "pose": shot.pose,
+            "facing": shot.facing,
+        }
+        for shot in taken
+    ]
+    stream = io.StringIO()
+    table = csv.DictWriter(stream, rows[0], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    _write(root / "images.csv", stream.getvalue())
+
+
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
@@ -175,5 +206,6 @@ LAYOUT: dict[str, Layout] = {
     "ag-reid-v2": Layout("AG-ReID.v2", 8, _qut_place, _annotate_qut),
     "cp2108": Layout("CP2108", 4, _cp2108_place, _annotate_cp2108),
     "tag-pedes": Layout("TAG-PEDES", 4, _tag_place, _annotate_tag),
+    "csv": Layout(SOURCE, 4, _table_place, _annotate_table),
 }
 """By the name users give."""

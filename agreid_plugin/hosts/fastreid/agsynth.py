@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.synth import LAYOUTS, make_agsynth
 from agreid_plugin.data.synth.make import MARKER, folder_of
 from agreid_plugin.errors import InputError
@@ -41,7 +42,7 @@ def make_missing(cfg) -> None:
 
 
 def _layout_of(dataset: str) -> str:
-    by_folder = {folder_of(layout): layout for layout in LAYOUTS}
+    by_folder = {folder_of(layout): layout for layout in LAYOUTS if folder_of(layout) in DATASETS}
     if dataset not in by_folder:
         raise InputError(f"DATASETS.AGSYNTH.IDS: AG-Synth has no layout of {dataset}; it has {', '.join(by_folder)}")
     return by_folder[dataset]
