@@ -64,7 +64,7 @@ def agsynth(tmp_path_factory) -> Path:
 def described(tmp_path_factory) -> Path:
     """A folder with AG-Synth in the layouts that have attributes, and in CARGO's, which has none: 8 people, 32x16."""
     root = tmp_path_factory.mktemp("described")
-    for layout in ("cargo", "ag-reid-v2", "cp2108"):
+    for layout in ("cargo", "ag-reid-v2", "cp2108", "csv"):
         make_agsynth(root, ids=8, images_per_id=8, size=(32, 16), layout=layout, workers=1, progress=False)
     return root
 

@@ -153,6 +153,17 @@ def test_other_datasets(tiny, tmp_path, fastreid_command, names):
     assert ("loss_attributes" in logged(tmp_path / "run")) == (names != ["CARGO"])
 
 
+def test_the_own_attributes_of_agsynth(tiny, tmp_path, described, fastreid_command):
+    tests = "('csv',)"
+    keys = ["DATASETS.NAMES", tests, "DATASETS.TESTS", tests, "DATASETS.ATTRIBUTES", "[]", "TEST.PROTOCOLS", "[]"]
+    keys += ["DATASETS.ROOT", described / "AG-Synth", "MODEL.CLIP.TEXT_LENGTH", 160]
+    outcome = fastreid_command("train", "--config", tiny, *keys)
+    assert outcome.code == 0, outcome.err
+    kept = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["MODEL"]["SVPR"]["ATTRIBUTES"]
+    assert {"umbrella", "hair style", "facing"} <= {name for name, _ in kept}
+    assert "loss_attributes" in logged(tmp_path / "run")
+
+
 def test_views_may_be_predicted(tiny, tmp_path, fastreid_command):
     assert fastreid_command("train", "--config", tiny, "MODEL.VIEW", "predicted").code == 0
     model = built(tiny, "MODEL.VIEW", "predicted").eval()
