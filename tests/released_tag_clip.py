@@ -23,10 +23,10 @@ def tiny_tag_clip(layers: int = 3, at=(1, 2), experts: int = 3) -> TAGCLIP:
     return model.eval()
 
 
-def released_tag_clip(model: TAGCLIP) -> dict[str, Tensor]:
+def released_tag_clip(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Name the weights as the released code does, with the layers that it does not use."""
     found = {}
-    for name, value in model.state_dict().items():
+    for name, value in state.items():
         if match := re.fullmatch(r"image\.tower\.(.*)\.experts\.(c_fc|c_proj)_(\w+)", name):
             for number, own in enumerate(value):
                 found[f"{match[1]}.experts.{number}.{match[2]}.{match[3]}"] = own

@@ -11,6 +11,7 @@ from conftest import assert_one_line
 from fastreid.modeling import build_model
 from released_format import randomize, released_vdt, released_visa
 from released_svpr import released_svpr
+from released_tag_clip import released_tag_clip
 
 from agreid_plugin.cli.main import build_parser
 from agreid_plugin.data.attributes import AttributeSchema
@@ -21,6 +22,7 @@ RELEASED = {
     "vdt": released_vdt,
     "visa": released_visa,
     "svpr": lambda state: released_svpr(state, AttributeSchema(GROUPS)),
+    "tag-clip": released_tag_clip,
 }
 IDENTITIES = 7
 OPTIONS = {
@@ -46,6 +48,13 @@ OPTIONS = {
         },
         "SVPR": {"VARIANT": "released", "ATTRIBUTES": [[name, list(values)] for name, values in GROUPS.items()]},
     },
+}
+OPTIONS["tag-clip"] = {
+    "META_ARCHITECTURE": "TAGCLIP",
+    "BACKBONE": {"NAME": "build_clip_backbone"},
+    "CLIP": OPTIONS["svpr"]["CLIP"],
+    "TAG_CLIP": {"AT": [1], "EXPERTS": 3, "TOP_K": 2, "TSE_WIDTH": 6},
+    "LOSSES": {"NAME": []},
 }
 WIDTHS = {"vdt": 16, "visa": 32, "svpr": 64}
 
@@ -185,6 +194,20 @@ def test_a_configuration_of_another_svpr_is_refused(configured, trained, convert
     other = configured("svpr", "other.yml", **{f"MODEL__{key}": value})
     assert_one_line(convert("svpr", released, other), *words)
     assert not (tmp_path / "out.pth").exists()
+
+
+def test_tag_clip_in_our_names(configured, trained, convert, tmp_path):
+    config = configured("tag-clip")
+    ours, released = trained("tag-clip", config)
+    outcome = convert("tag-clip", released, config)
+    assert outcome.code == 0, outcome.err
+    assert "dropped, as it reaches no output" in outcome.out
+    assert "MODEL.TAG_CLIP.TOP_K 2" in outcome.out
+    expected, found = (torch.load(path, weights_only=True)["model"] for path in (ours, tmp_path / "out.pth"))
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    other = configured("tag-clip", "other.yml", MODEL__TAG_CLIP__EXPERTS=4)
+    assert_one_line(convert("tag-clip", released, other, tmp_path / "new.pth"), "check MODEL.TAG_CLIP.EXPERTS")
 
 
 def test_prefix_of_data_parallel_training(configured, trained, convert, tmp_path):

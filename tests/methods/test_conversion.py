@@ -65,7 +65,7 @@ def released(method: str) -> dict[str, torch.Tensor]:
     if method == "svpr":
         return released_svpr(tiny_svpr().state_dict(), SCHEMA)
     if method == "tag-clip":
-        return released_tag_clip(tiny_tag_clip())
+        return released_tag_clip(tiny_tag_clip().state_dict())
     return released_vdt(tiny_vdt().state_dict()) if method == "vdt" else released_visa(tiny_visa().state_dict())
 
 

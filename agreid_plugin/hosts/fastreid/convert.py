@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -22,7 +23,10 @@ from agreid_plugin.hosts.fastreid.weights import read_state
 from agreid_plugin.methods.conversion import CONVERTERS, Converted
 
 SUFFIXES = (".pth", ".pt")
-CLASSIFIER = "head.classifier.weight"  # of `head`, `local_head` and `view_head`
+CLASSIFIER = re.compile(r"(\w*head\.classifier\.weight|classifier\.(weight|bias))")
+"""Names of classifiers: `head`, `local_head` and `view_head` have one, and TAG-CLIP itself."""
+COUNTED = ("head.classifier.weight", "classifier.weight")
+"""Those that tell the number of identities."""
 PREDICTOR = "view_predictor."
 
 NEEDED = {
@@ -43,7 +47,13 @@ NEEDED = {
         "MODEL.SVPR.CVPR": True,
         "MODEL.HEADS.NAME": OURS,
     },
-    "tag-clip": {"MODEL.META_ARCHITECTURE": "TAGCLIP"},
+    "tag-clip": {
+        "MODEL.META_ARCHITECTURE": "TAGCLIP",
+        "MODEL.TAG_CLIP.BLOCK": "hr_moe",
+        "MODEL.TAG_CLIP.TSE": True,
+        "MODEL.TAG_CLIP.ID_LOSS": True,
+        "MODEL.TAG_CLIP.OBJECTIVE": "itc",
+    },
 }
 """What a configuration must say to be of the released model."""
 
@@ -56,6 +66,10 @@ UNSTORED = {
         *("MODEL.SVPR.ATTRIBUTE_RATIO", "MODEL.SVPR.VIEW_WORDS.CCTV", "MODEL.SVPR.VIEW_WORDS.WEARABLE"),
         *("MODEL.SVPR.VIEW_WORDS.UAV", *PIXELS),
     ),
+    "tag-clip": (
+        *("MODEL.CLIP.NAME", "MODEL.CLIP.QUICK_GELU", "MODEL.TAG_CLIP.TOP_K", "MODEL.TAG_CLIP.EXCLUSIVE"),
+        *("MODEL.TAG_CLIP.TSE_SHARE", *PIXELS),
+    ),
 }
 """What features depend on and no file of weights tells."""
 
@@ -65,6 +79,9 @@ CAUSES = (
     ("visual.positional_embedding", CLIP_GRID),
     ("cvpr.local_weight", CLIP_GRID),
     ("text.positional_embedding", "MODEL.CLIP.TEXT_LENGTH"),
+    ("experts.c_", "MODEL.TAG_CLIP.EXPERTS"),
+    ("feature_router.", "MODEL.TAG_CLIP.EXPERTS"),
+    ("image_local.", "MODEL.TAG_CLIP.TSE_WIDTH"),
     ("vit.pos_embed", "MODEL.BACKBONE.STRIDE_SIZE, MODEL.VIT.PATCH_SIZE or INPUT.SIZE_TRAIN"),
     ("vit.patch_embed", "MODEL.VIT.PATCH_SIZE"),
     ("queries.experts.tokens", "MODEL.VISA.TOKENS or MODEL.VISA.EXPERTS"),
@@ -85,7 +102,7 @@ def convert(method: str, released: str | Path, config: str | Path, out: str | Pa
     """Write a released checkpoint as one that `fastreid eval --weights` takes with the configuration.
 
     Args:
-        method: `vdt`, `visa` or `svpr`.
+        method: one of `CONVERTERS`.
         released: the file that the released code wrote.
         config: a configuration of the same model.
         out: the file to write; it must not exist.
@@ -145,9 +162,8 @@ def _value(cfg, key: str) -> Any:
 
 def _wanted(cfg, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the state dict of the configured model for as many identities, its shapes alone: nothing is computed."""
-    classifier = state.get(CLASSIFIER)
-    classes = len(classifier) if classifier is not None and classifier.dim() else cfg.MODEL.HEADS.NUM_CLASSES
-    cfg.MODEL.HEADS.NUM_CLASSES = classes or 1
+    stored = [len(state[name]) for name in COUNTED if name in state and state[name].dim()]
+    cfg.MODEL.HEADS.NUM_CLASSES = (stored or [cfg.MODEL.HEADS.NUM_CLASSES or 1])[0]
     cfg.MODEL.DEVICE = "meta"
     with torch.device("meta"):
         return build_model(cfg).state_dict()
@@ -171,7 +187,7 @@ def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Fit:
                 f"check {_cause(name, value, wanted[name])}"
             )
     initial = {name: value for name, value in wanted.items() if name not in fitting}
-    missing = [name for name in initial if not name.endswith(CLASSIFIER) and not name.startswith(PREDICTOR)]
+    missing = [name for name in initial if not CLASSIFIER.fullmatch(name) and not name.startswith(PREDICTOR)]
     if missing:
         raise InputError(
             f"nothing fills {len(missing)} of the configured model's {len(wanted)} tensors, such as {missing[0]}: "
@@ -182,7 +198,7 @@ def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Fit:
 
 def _is_classifier(name: str, value: Tensor, wanted: Tensor) -> bool:
     """Tell whether two tensors are classifiers of one width, for other numbers of classes."""
-    return name.endswith(CLASSIFIER) and value.shape[1:] == wanted.shape[1:]
+    return bool(CLASSIFIER.fullmatch(name)) and value.shape[1:] == wanted.shape[1:]
 
 
 def _cause(name: str, value: Tensor, wanted: Tensor) -> str:
@@ -231,7 +247,7 @@ def _dropped(converted: Converted, source: Mapping[str, Tensor]) -> Iterator[str
 def _initial(left: Mapping[str, Tensor]) -> Iterator[str]:
     """Tell what the file does not fill."""
     predictor = _some(left, (name for name in left if name.startswith(PREDICTOR)))
-    classifiers = _some(left, (name for name in left if name.endswith(CLASSIFIER)))
+    classifiers = _some(left, (name for name in left if CLASSIFIER.fullmatch(name)))
     if predictor:
         yield (
             f"left at its initial value: the view predictor ({_counted(predictor)}), which released files never had; "
