@@ -233,6 +233,23 @@ def test_in_training_the_attributes_are_told(variant):
     assert not torch.isclose(told, method(others).features.attributes.tokens).flatten(1).all(dim=1).any()
 
 
+def test_some_training_images_are_told_nothing():
+    data, torch_seed = batch(), 0
+    nothing = data.with_(attributes=torch.full_like(data.attributes, UNKNOWN))
+    methods = {share: without_dropout(small_svpr(untold=share)) for share in (0.0, 0.5, 1.0)}
+    torch.manual_seed(torch_seed)
+    tokens = {share: method(data).features.attributes.tokens for share, method in methods.items()}
+    silent = methods[0.0](nothing).features.attributes.tokens
+    assert torch.equal(tokens[1.0], silent)
+    torch.manual_seed(torch_seed)
+    hidden = (torch.rand(6, 1) < 0.5).flatten()
+    assert 0 < hidden.sum() < 6
+    assert torch.allclose(tokens[0.5][hidden], silent[hidden], atol=1e-6)
+    assert torch.allclose(tokens[0.5][~hidden], tokens[0.0][~hidden], atol=1e-6)
+    losses = methods[1.0].losses(methods[1.0](data), data)
+    assert losses["loss_attributes"] > 0  # what is not told is learned all the same
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.no_grad()
 def test_the_text_may_be_remembered_or_not(variant):
@@ -480,6 +497,7 @@ def test_a_model_for_evaluation_needs_no_identities():
     [
         ({"view": "guessed"}, "view 'guessed' unknown; known: given, predicted"),
         ({"variant": "papre"}, "variant 'papre' unknown .*paper"),
+        ({"untold": 2}, "untold=2"),
         ({"stages": 0}, "stages=0"),
         ({"expert_top_k": 5}, "expert_top_k=5 .* 4"),
         ({"variant": "released", "experts": 2}, "expert_top_k=3 .* 2"),

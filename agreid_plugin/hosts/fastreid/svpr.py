@@ -34,6 +34,11 @@ KEYS = (
     Key("MODEL.SVPR.ATTRIBUTE_WEIGHT", -1.0, "SVPR-ReID: beta of Eq. 12; -1: 0.1 paper, 0.05 released."),
     Key("MODEL.SVPR.ORTHOGONALITY", "cosine", "SVPR-ReID: mean |cosine|, or `dot` for the sum that Eq. 10 prints."),
     Key("MODEL.SVPR.SENTENCES", "", "SVPR-ReID: paper | released | released-cp2108, style of text; empty: VARIANT's."),
+    Key(
+        "MODEL.SVPR.UNTOLD",
+        0.0,
+        "SVPR-ReID: share of training images whose sentence tells nothing, as at test time.",
+    ),
     Key("MODEL.SVPR.CACHE_TEXT", True, "SVPR-ReID: compute a sentence once at test time, not with every batch."),
     Key("MODEL.SVPR.VIEW_WORDS.CCTV", "ground", "SVPR-ReID: word of the view of a fixed ground camera."),
     Key("MODEL.SVPR.VIEW_WORDS.WEARABLE", "ground", "SVPR-ReID: word of the view of a worn camera."),
@@ -82,6 +87,7 @@ class SVPR(HostMethod, svpr.SVPR):
                 attribute_weight=None if node.ATTRIBUTE_WEIGHT < 0 else node.ATTRIBUTE_WEIGHT,
                 orthogonality=node.ORTHOGONALITY,
                 sentences=node.SENTENCES or None,
+                untold=node.UNTOLD,
             )
         self.cache_text = node.CACHE_TEXT
         self.keep_normalization(cfg)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import AttributeSchema
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_within, unknown
 from agreid_plugin.losses import AttributeLoss, OrthogonalLoss, ViewLoss
 from agreid_plugin.methods.svpr.backbone import SVPRFeatures
 from agreid_plugin.methods.svpr.build import build_backbone
@@ -65,6 +65,8 @@ class SVPR(ReIDMethod):
         attribute_weight: beta in Eq. 12; the variant's without a number.
         orthogonality: `cosine` or `dot`; see `OrthogonalLoss`.
         sentences: style of the attributes' sentences, one of `data.sentences.STYLES`; the variant's without a name.
+        untold: share of the training images, drawn anew each time, whose sentence tells nothing, as at test time. In
+            the paper all sentences tell: what reads attributes there need not find them in the image.
 
     Attributes:
         cache_text: at test time, take the text's results from earlier batches where nothing changed.
@@ -97,6 +99,7 @@ class SVPR(ReIDMethod):
         attribute_weight: float | None = None,
         orthogonality: str = "cosine",
         sentences: str | None = None,
+        untold: float = 0.0,
     ):
         super().__init__()
         if view not in VIEW_SOURCES:
@@ -125,6 +128,7 @@ class SVPR(ReIDMethod):
         self._add_losses(identities, read, view_weight, attribute_weight, orthogonality)
         self._declare_inputs(view)
         self.embeds_attributes = read.embeds_attributes
+        self.untold = require_within("untold", untold, 0, 1)
         self.cache_text = True
 
     def forward(self, batch: Batch) -> SVPROutputs:
@@ -225,7 +229,7 @@ class SVPR(ReIDMethod):
         return words
 
     def _attributes(self, batch: Batch) -> Tensor | None:
-        """Return the attributes to tell: in training the true ones, at test time none."""
+        """Return the attributes to tell: in training the true ones, or of some images none, at test time none."""
         if not (self.training and self.schema):
             return None
         if batch.attributes is None:
@@ -233,4 +237,7 @@ class SVPR(ReIDMethod):
         if batch.attributes.shape != (len(batch.images), len(self.schema)):
             shape, wanted = tuple(batch.attributes.shape), (len(batch.images), len(self.schema))
             raise InputError(f"attributes={shape} should be images by attributes, {wanted}")
-        return batch.attributes
+        if not self.untold:
+            return batch.attributes
+        hidden = torch.rand(len(batch.attributes), 1, device=batch.attributes.device) < self.untold
+        return batch.attributes.masked_fill(hidden, UNKNOWN)
