@@ -61,6 +61,11 @@ def view_sentence(word: str, prompts: int = PROMPTS) -> str:
     return f"{_opening(prompts)} person from {word} view."
 
 
+def person_sentence(prompts: int = PROMPTS) -> str:
+    """Return the sentence that tells nothing but its prompts, which CLIP-ReID learns for each identity."""
+    return f"{_opening(prompts)} person."
+
+
 def _opening(prompts: int) -> str:
     require_within("prompts", prompts, 1, math.inf)
     return "A photo of a" + " X" * prompts

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.search import Gallery
 from agreid_plugin.types import UNKNOWN
@@ -78,15 +79,11 @@ class FeatureCache:
             "features": np.array([self._known[stamp][0] for stamp in kept], dtype=np.float32),
             "views": np.array([self._known[stamp][1] for stamp in kept], dtype=np.int8),
         }
-        half = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            with half.open("wb") as file:
+            with whole_file(self.path) as draft, draft.open("wb") as file:
                 np.savez(file, **arrays)
-            half.replace(self.path)
         except OSError as error:
             raise InputError(f"{self.path} cannot be written: {error.strerror or error}") from None
-        finally:
-            half.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> None:
         try:

@@ -5,7 +5,7 @@ from agreid_plugin.losses.balance import LoadBalanceLoss, load_balance
 from agreid_plugin.losses.contrastive import SupConLoss
 from agreid_plugin.losses.identity import IdentityLoss
 from agreid_plugin.losses.itc import NITC, RITC
-from agreid_plugin.losses.objectives import OnFeatures, OnLogits, OnParts, identity_objectives
+from agreid_plugin.losses.objectives import OnFeatures, OnLogits, OnParts, clip_objectives, identity_objectives
 from agreid_plugin.losses.orthogonal import OrthogonalLoss
 from agreid_plugin.losses.sdm import SDMLoss
 from agreid_plugin.losses.triplet import TripletLoss
@@ -27,6 +27,7 @@ __all__ = [
     "SupConLoss",
     "TripletLoss",
     "ViewLoss",
+    "clip_objectives",
     "identity_objectives",
     "load_balance",
 ]

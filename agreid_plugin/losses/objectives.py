@@ -56,6 +56,15 @@ class OnParts(nn.Module):
         return self.loss(*parts, *(getattr(batch, name) for name in self.labels))
 
 
+def clip_objectives(margin: float = 0.0) -> nn.ModuleDict:
+    """What CLIP methods learn identities by: 0.25 times the smoothed cross-entropy, and batch-hard triplets, by name.
+
+    The smoothing is over all identities; a margin of 0 is the soft one.
+    """
+    cross_entropy = IdentityLoss(0.25, smoothing=0.1, over_all=True)
+    return nn.ModuleDict({"cls": OnLogits(cross_entropy), "triplet": OnFeatures(TripletLoss(margin=margin))})
+
+
 def identity_objectives(over_nonzero: bool = False) -> nn.ModuleDict:
     """Cross-entropy and batch-hard soft-margin triplets, by name; see `IdentityLoss` for `over_nonzero`."""
     cross_entropy = IdentityLoss(over_nonzero=over_nonzero)

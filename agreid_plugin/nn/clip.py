@@ -152,8 +152,17 @@ class TextTower(nn.Module):
             tokens: (N, L); L may be below `length`, with the same result for these positions.
             embeddings: (N, L, D) instead of those of `tokens`, which then count for their shape alone.
         """
-        outputs = self._run(self._start(tokens, embeddings), None)
-        return self.text.ln_final(outputs) @ self.text.text_projection
+        return self._end(self._run(self._start(tokens, embeddings)))
+
+    def with_attention(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return every position as `forward` does, and the `eos_attention` of the last block without a gradient.
+
+        In training the attention is that after dropout, as it is where it mixes tokens.
+        """
+        entering = self._run(self._start(tokens, None), last=-1)
+        with torch.no_grad():
+            row = self._end_row(self.blocks[-1], entering, tokens)
+        return self._end(self._run(entering, first=-1)), row
 
     def ends(self, tokens: Tensor) -> Tensor:
         """Return where each sentence ends, at its first `EOT`: (N, L) -> (N,)."""
@@ -168,10 +177,8 @@ class TextTower(nn.Module):
 
     def eos_attention(self, tokens: Tensor, embeddings: Tensor | None = None, block: int = -1) -> Tensor:
         """Return what each sentence's end attends to in a block, averaged over heads: (N, L) -> (N, L)."""
-        layer, ends = _block(self.blocks, block), self.ends(tokens)
-        entering = self._run(self._start(tokens, embeddings), block)
-        later = torch.arange(tokens.shape[1], device=tokens.device) > ends[:, None]  # (N, L)
-        return _attention_row(layer, entering, self.pool(entering, tokens)[:, None], later)
+        layer = _block(self.blocks, block)
+        return self._end_row(layer, self._run(self._start(tokens, embeddings), last=block), tokens)
 
     def _start(self, tokens: Tensor, embeddings: Tensor | None) -> Tensor:
         if tokens.dim() != 2 or not 0 < tokens.shape[1] <= self.length:
@@ -181,11 +188,19 @@ class TextTower(nn.Module):
             raise InputError(f"embeddings={tuple(embeddings.shape)} should be {(*tokens.shape, self.width)}")
         return embeddings + self.text.positional_embedding[: tokens.shape[1]].to(embeddings.dtype)
 
-    def _run(self, tokens: Tensor, last: int | None) -> Tensor:
+    def _run(self, tokens: Tensor, first: int | None = None, last: int | None = None) -> Tensor:
         mask = self.text.attn_mask[: tokens.shape[1], : tokens.shape[1]]
-        for block in self.blocks[:last]:
+        for block in self.blocks[first:last]:
             tokens = block(tokens, attn_mask=mask)
         return tokens
+
+    def _end(self, tokens: Tensor) -> Tensor:
+        return self.text.ln_final(tokens) @ self.text.text_projection
+
+    def _end_row(self, block: nn.Module, entering: Tensor, tokens: Tensor) -> Tensor:
+        """Return what ends attend to in a block, from what enters it: (N, L, D), (N, L) -> (N, L)."""
+        later = torch.arange(tokens.shape[1], device=tokens.device) > self.ends(tokens)[:, None]  # (N, L)
+        return _attention_row(block, entering, self.pool(entering, tokens)[:, None], later)
 
 
 @dataclass

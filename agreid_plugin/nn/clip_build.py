@@ -66,11 +66,11 @@ def build_clip(
 def _plan(name: str) -> dict[str, Any]:
     """Return open_clip's configuration of a model, which must be one of those the towers work for."""
     library = open_clip("open_clip")
-    plans = {each: library.get_model_config(each) for each in library.list_models()}
-    known = {each: plan for each, plan in plans.items() if _is_plain(plan)}
-    if name not in known:
+    plan = library.get_model_config(name) if name in library.list_models() else None
+    if plan is None or not _is_plain(plan):
+        known = [each for each in library.list_models() if _is_plain(library.get_model_config(each))]
         raise unknown("CLIP with a ViT of open_clip", name, known)
-    return known[name]
+    return plan
 
 
 def _is_plain(plan: Mapping[str, Any]) -> bool:

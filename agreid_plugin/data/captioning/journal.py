@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 
 
@@ -40,12 +41,8 @@ class Caption:
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that it is there in full or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 class Journal:

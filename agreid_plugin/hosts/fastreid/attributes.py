@@ -14,7 +14,7 @@ from fastreid.data.datasets.bases import ImageDataset
 
 from agreid_plugin.data.attributes import CP2108_KINDS, AttributeSchema
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
+from agreid_plugin.hosts.fastreid.config import Key, changed, declare, said_of
 from agreid_plugin.hosts.fastreid.datasets import RecordDataset, dataset_root, load_dataset, options_of, source_of
 from agreid_plugin.types import UNKNOWN
 
@@ -57,13 +57,8 @@ def schema_of(cfg) -> AttributeSchema | None:
 def with_schema(cfg):
     """Return the configuration with the attributes of `schema_of` in `MODEL.SVPR.ATTRIBUTES`."""
     schema = schema_of(cfg)
-    resolved = cfg.clone()
-    resolved.defrost()
     rows = NONE if schema is None else [[name, list(values)] for name, values in schema.groups.items()]
-    resolved.MODEL.SVPR.ATTRIBUTES = list(rows)
-    if cfg.is_frozen():
-        resolved.freeze()
-    return resolved
+    return changed(cfg, "MODEL.SVPR.ATTRIBUTES", list(rows))
 
 
 def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:

@@ -16,6 +16,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.evaluation import NUMBERS, Metrics
 from agreid_plugin.hosts.fastreid import data
+from agreid_plugin.hosts.fastreid.config import changed
 from agreid_plugin.hosts.fastreid.data import platform_of, view_of
 from agreid_plugin.hosts.fastreid.evaluator import TestSet
 from agreid_plugin.hosts.fastreid.losses import check_losses
@@ -226,21 +227,16 @@ def with_feature_width(cfg):
     """
     if cfg.MODEL.BACKBONE.FEAT_DIM or issubclass(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), HostMethod):
         return cfg
-    asked = cfg.clone()
-    asked.defrost()
-    asked.MODEL.BACKBONE.PRETRAIN = False
+    asked = changed(cfg, "MODEL.BACKBONE.PRETRAIN", False)
     try:
         with torch.random.fork_rng(devices=()):
-            asked.MODEL.BACKBONE.FEAT_DIM = _feature_width(asked, build_backbone(asked), torch.device("cpu"))
+            width = _feature_width(asked, build_backbone(asked), torch.device("cpu"))
     except RuntimeError as error:
         raise InputError(
             f"MODEL.BACKBONE.FEAT_DIM is 0, but {cfg.MODEL.BACKBONE.NAME} cannot be asked for its width, give it: "
             f"{first_line(error)}"
         ) from error
-    asked.MODEL.BACKBONE.PRETRAIN = cfg.MODEL.BACKBONE.PRETRAIN
-    if cfg.is_frozen():
-        asked.freeze()
-    return asked
+    return changed(cfg, "MODEL.BACKBONE.FEAT_DIM", width)
 
 
 def check_feature_width(cfg, model: torch.nn.Module) -> None:

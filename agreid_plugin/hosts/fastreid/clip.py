@@ -9,7 +9,7 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone
-from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.fastreid.config import Key, changed, said_of
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, freeze
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.clip_weights import load_clip, quick_gelu_of
@@ -75,12 +75,7 @@ def with_activation(cfg):
     """
     if cfg.MODEL.BACKBONE.NAME != BACKBONE or cfg.MODEL.CLIP.QUICK_GELU != "auto":
         return cfg
-    resolved = cfg.clone()
-    resolved.defrost()
-    resolved.MODEL.CLIP.QUICK_GELU = "yes" if _quick_gelu(cfg) else "no"
-    if cfg.is_frozen():
-        resolved.freeze()
-    return resolved
+    return changed(cfg, "MODEL.CLIP.QUICK_GELU", "yes" if _quick_gelu(cfg) else "no")
 
 
 def _build(cfg, text_length: int) -> CLIP:

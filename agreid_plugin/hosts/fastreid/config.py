@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,17 @@ def said_of(keys: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise error if str(error).startswith("MODEL.") else InputError(f"{keys}: {error}") from None
+
+
+def changed(cfg: CfgNode, key: str, value: Any) -> CfgNode:
+    """Return a copy of a configuration, frozen if it is, with another value of one key."""
+    copy = cfg.clone()
+    copy.defrost()
+    *parents, name = key.split(".")
+    reduce(getitem, parents, copy)[name] = value
+    if cfg.is_frozen():
+        copy.freeze()
+    return copy
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 from fastreid.modeling import build_model
 from torch import Tensor
 
+from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.config import load_config
@@ -214,14 +214,11 @@ def _write(out: Path, content: dict) -> None:
     """Write the file under a name of its own beside `out`, and rename it when it is complete."""
     # A tensor read from a file may be a view of one large storage, which would be written with it.
     content = {**content, "model": {name: value.clone() for name, value in content["model"].items()}}
-    draft = out.with_name(f".{out.name}-{os.getpid()}-unfinished")
     try:
-        torch.save(content, draft)
-        draft.rename(out)
+        with whole_file(out) as draft:
+            torch.save(content, draft)
     except (OSError, RuntimeError) as error:  # torch's writer raises the latter on a full disk
         raise InputError(f"--out {out} cannot be written: {error}".splitlines()[0]) from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _counted(tensors: Mapping[str, Tensor]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
@@ -16,6 +15,7 @@ from tabulate import tabulate
 from torch import nn
 
 from agreid_plugin.data.attributes import is_known
+from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.data import build_test_loader
 from agreid_plugin.hosts.fastreid.evaluator import TestSet
@@ -75,15 +75,10 @@ def check_predictions_file(path: str | Path) -> Path:
 def write_predictions(path: str | Path, rows: Iterable[Prediction]) -> None:
     """Write predictions as a CSV file, whole or not at all; a file that exists is refused."""
     path = check_predictions_file(path)
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with half.open("w", encoding="utf-8", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(COLUMNS)
-            table.writerows((*astuple(row)[:-1], f"{row.confidence:.4f}") for row in rows)
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
+    with whole_file(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(COLUMNS)
+        table.writerows((*astuple(row)[:-1], f"{row.confidence:.4f}") for row in rows)
 
 
 def accuracy(rows: Iterable[Prediction], records: Iterable[Record]) -> dict[str, tuple[float, int]]:

@@ -9,7 +9,6 @@ Shapes: n training images, I identities, E width of features.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from fastreid.utils import comm
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.checks import plain
@@ -99,9 +99,8 @@ def extract(cfg, method: CLIPReID, train_set: data.ReIDDataset, labels: Tensor) 
 def write_prompts(path: Path, method: CLIPReID, names: Sequence[str], losses: Sequence[float]) -> None:
     """Write the prompts with the identities they are of; the file is there as a whole or not at all."""
     model = {"prompts": method.prompts.cpu(), "text_features": method.text_classifier.weight.cpu()}
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save({"model": model, "identities": list(names), "losses": list(losses)}, unfinished)
-    unfinished.replace(path)
+    with whole_file(path) as draft:
+        torch.save({"model": model, "identities": list(names), "losses": list(losses)}, draft)
     _logger.info("prompts of %d identities in %s", len(names), path)
 
 

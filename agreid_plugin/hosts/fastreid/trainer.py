@@ -14,6 +14,7 @@ from fastreid.utils import comm
 from agreid_plugin.evaluation import save_results, table
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid import checks, console, data, run_card, solver
+from agreid_plugin.hosts.fastreid.config import changed
 from agreid_plugin.hosts.fastreid.evaluator import (
     MultiProtocolEvaluator,
     TestSet,
@@ -75,9 +76,7 @@ class Trainer(DefaultTrainer):
     @classmethod
     def build_lr_scheduler(cls, cfg, optimizer, iters_per_epoch):
         """Build the schedule, its warm-up counted in epochs where `SOLVER.WARMUP_EPOCHS` says so."""
-        cfg = cfg.clone()
-        cfg.defrost()
-        cfg.SOLVER.WARMUP_ITERS = checks.warmup_iterations(cfg, iters_per_epoch)
+        cfg = changed(cfg, "SOLVER.WARMUP_ITERS", checks.warmup_iterations(cfg, iters_per_epoch))
         if cfg.SOLVER.SCHED_STEP == "iteration":
             return solver.cosine_by_iteration(cfg, optimizer, iters_per_epoch)
         return super().build_lr_scheduler(cfg, optimizer, iters_per_epoch)

@@ -16,15 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agreid_plugin.data.sentences import PROMPTS, person_sentence, prompt_positions
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.losses import IdentityLoss, OnFeatures, OnLogits, SupConLoss, TripletLoss
+from agreid_plugin.losses import IdentityLoss, OnFeatures, SupConLoss, clip_objectives
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.clip import ImageTower, TextTower, freeze
 from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod
 
 NECKS = ("before", "after")
-WORDS = 4  # that are learned for an identity
-FIRST = 5  # place of the first of them, behind the start of the text and `a photo of a`
 TEXTS_AT_ONCE = 256
 
 MakeHead = Callable[[int, int], nn.Module]
@@ -121,7 +120,7 @@ class CLIPReID(ReIDMethod):
         self.text_loss = IdentityLoss(smoothing=0.1, over_all=True) if text_loss is None else text_loss
         self.prompt_objective = SupConLoss()
         self.neck = _known(neck)
-        self.register_buffer("prompts", 0.02 * torch.randn(identities, WORDS, text.width), persistent=False)
+        self.register_buffer("prompts", 0.02 * torch.randn(identities, PROMPTS, text.width), persistent=False)
         self.register_buffer("sentence", _sentence(text), persistent=False)
 
     def forward(self, batch: Batch) -> CLIPOutputs:
@@ -158,7 +157,8 @@ class CLIPReID(ReIDMethod):
         """
         tokens = self.sentence.expand(len(labels), -1)
         embedded = self.text.embed(tokens)  # (n, L, D)
-        embedded = torch.cat([embedded[:, :FIRST], self.prompts[labels], embedded[:, FIRST + WORDS :]], dim=1)
+        at = prompt_positions()
+        embedded = torch.cat([embedded[:, : at.start], self.prompts[labels], embedded[:, at.stop :]], dim=1)
         return self.text.pool(self.text(tokens, embedded), tokens)
 
     def prompt_loss(self, image_features: Tensor, labels: Tensor) -> Tensor:
@@ -196,14 +196,8 @@ class TextClassifier(nn.Module):
         return F.linear(features, self.weight)
 
 
-def clip_objectives(margin: float = 0.0) -> nn.ModuleDict:
-    """Return 0.25 times the cross-entropy, smoothed over all identities, and batch-hard triplets, by name."""
-    cross_entropy = IdentityLoss(0.25, smoothing=0.1, over_all=True)
-    return nn.ModuleDict({"cls": OnLogits(cross_entropy), "triplet": OnFeatures(TripletLoss(margin=margin))})
-
-
 def _sentence(text: TextTower) -> Tensor:
-    sentence = f"A photo of a {'X ' * WORDS}person."
+    sentence = person_sentence()
     if text.count(sentence) > text.length:
         raise InputError(f"text_length={text.length} should be {text.count(sentence)} or more: {sentence!r} is as long")
     return text.tokenize(sentence)[:, : text.count(sentence)]

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.errors import InputError, require_within, unknown
-from agreid_plugin.losses import AttributeLoss, OrthogonalLoss, ViewLoss
+from agreid_plugin.losses import AttributeLoss, OrthogonalLoss, ViewLoss, clip_objectives
 from agreid_plugin.methods.svpr.backbone import SVPRFeatures
 from agreid_plugin.methods.svpr.build import build_backbone
-from agreid_plugin.methods.svpr.objectives import reid_objectives, reid_terms
+from agreid_plugin.methods.svpr.objectives import reid_terms
 from agreid_plugin.methods.svpr.reading import Reading, reading
 from agreid_plugin.methods.svpr.words import WORDS, ViewWords
 from agreid_plugin.nn.bnneck import BNNeck
@@ -124,7 +124,7 @@ class SVPR(ReIDMethod):
             sentences=sentences,
         )
         self._add_heads(make_head or BNNeck, identities, read)
-        self.objectives = reid_objectives() if objectives is None else objectives
+        self.objectives = clip_objectives() if objectives is None else objectives
         self._add_losses(identities, read, view_weight, attribute_weight, orthogonality)
         self._declare_inputs(view)
         self.embeds_attributes = read.embeds_attributes

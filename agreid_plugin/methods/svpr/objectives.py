@@ -9,14 +9,8 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
-from agreid_plugin.losses import IdentityLoss, OnFeatures, OnLogits, TripletLoss
+from agreid_plugin.losses import OnFeatures
 from agreid_plugin.types import Batch, HeadOutputs
-
-
-def reid_objectives() -> nn.ModuleDict:
-    """Smoothed cross-entropy, weighted lambda_1 = 0.25, and batch-hard soft-margin triplets, lambda_2 = 1."""
-    cross_entropy = IdentityLoss(0.25, smoothing=0.1, over_all=True)
-    return nn.ModuleDict({"cls": OnLogits(cross_entropy), "triplet": OnFeatures(TripletLoss())})
 
 
 def reid_terms(

@@ -91,37 +91,14 @@ class ImageEncoder(nn.Module):
 
 
 def read_texts(tower: TextTower, tokens: Tensor, attention: bool = True) -> Encoded:
-    """Encode sentences in one pass, with the attention of EOT if asked for: (B, L).
-
-    In training the attention is that after dropout, as it is where it mixes tokens.
-    """
-    if tokens.dim() != 2 or not 0 < tokens.shape[1] <= tower.length:
-        raise InputError(f"tokens={tuple(tokens.shape)} should be (sentences, 1 .. {tower.length}): see text_length")
-    text, length, row = tower.text, tokens.shape[1], None
-    mask = text.attn_mask[:length, :length]
-    embedded = tower.embed(tokens)
-    values = embedded + text.positional_embedding[:length].to(embedded.dtype)
-    for block in tower.blocks[:-1]:
-        values = block(values, attn_mask=mask)
-    if attention:
-        row = _end_attention(tower, values, tokens)
-    values = tower.blocks[-1](values, attn_mask=mask)
-    return Encoded(text.ln_final(values) @ text.text_projection, row)
+    """Encode sentences in one pass, with the attention of EOT if asked for: (B, L)."""
+    return Encoded(*tower.with_attention(tokens)) if attention else Encoded(tower(tokens), None)
 
 
 def set_text_dropout(tower: TextTower, dropout: float) -> None:
     """Have the attention of every block drop this share of its weights in training."""
     for block in tower.blocks:
         block.attn.dropout = dropout
-
-
-@torch.no_grad()
-def _end_attention(tower: TextTower, values: Tensor, tokens: Tensor) -> Tensor:
-    """Return what ends attend to in the last block, from what enters it: (B, L, D), (B, L) -> (B, L)."""
-    block = tower.blocks[-1]
-    later = torch.arange(tokens.shape[1], device=tokens.device) > tower.ends(tokens).unsqueeze(1)  # (B, L)
-    keys, query = block.ln_1(values), block.ln_1(tower.pool(values, tokens)).unsqueeze(1)
-    return block.attn(query, keys, keys, key_padding_mask=later, need_weights=True)[1].squeeze(1)
 
 
 def _checked(at: Sequence[int], depth: int) -> tuple[int, ...]:
