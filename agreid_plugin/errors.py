@@ -1,17 +1,46 @@
-"""What a user did wrong, said in one line."""
+"""What a user did wrong, said in one line, and how a run was ended."""
 
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from signal import Signals
 
 MOST_SHOWN = 20  # known names spelled out in a complaint about an unknown one
+LONGEST = 2000  # characters of a complaint, of which what a file says may be endless
 
 
 class InputError(ValueError):
     """Bad input: a file, key or value the user can put right.
 
-    The message is one line saying what is wrong, where, and what to do. The command prints it and exits with 2.
+    The message is one line saying what is wrong, where, and what to do: line breaks in it, as in an odd file name, are
+    made spaces, what would steer a terminal is spelled out, and there is an end to it. The command prints it and exits
+    with 2.
     """
+
+    def __init__(self, *args: object, **kwargs: object):
+        super().__init__(*(_one_line(arg) if isinstance(arg, str) else arg for arg in args), **kwargs)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.splitlines())
+    if not line.isprintable():
+        line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on though nothing is wrong with its input: a process was killed, or waited in vain.
+
+    The command prints the line and exits with 1.
+
+    Args:
+        message: one line that says what happened, where and when.
+        trace: the traceback of the process in which it happened, shown before the line.
+    """
+
+    def __init__(self, message: str, trace: str = ""):
+        super().__init__(message)
+        self.trace = trace
 
 
 def first_line(error: BaseException) -> str:
@@ -40,3 +69,11 @@ def require_within(name: str, value: float, low: float, high: float) -> float:
         bounds = f"between {low} and {high}" if math.isfinite(high) else f"{low} or more"
         raise InputError(f"{name}={value!r} should be {bounds}")
     return value
+
+
+class Stopped(SystemExit):
+    """A run was ended by a signal; the exit code is the one shells give such a process, 130 or 143."""
+
+    def __init__(self, number: int):
+        super().__init__(128 + number)
+        self.signal = Signals(number)

@@ -151,3 +151,21 @@ class ReIDMethod(nn.Module, ABC):
     @abstractmethod
     def embed(self, outputs: Any) -> Tensor:
         """Return the features to compare images by: (B, D)."""
+
+    @property
+    def tells_views(self) -> bool:
+        """Whether it learns to tell the views of images."""
+        return False
+
+    def told_views(self, outputs: Any) -> Tensor | None:  # noqa: ARG002 - of those that tell views
+        """Return the views that test images were taken for, (B,); None from a method that has not learned to tell."""
+        return None
+
+    def with_views(self, batch: Batch) -> Batch:
+        """Return a batch whose unknown views, if the method needs them, are those that it takes the images for."""
+        return batch
+
+
+def known_or(labels: Tensor | None, others: Tensor) -> Tensor:
+    """Return labels with others where they are `UNKNOWN`, or all others without any: (B,), (B,) -> (B,)."""
+    return others if labels is None else labels.where(labels != UNKNOWN, others.to(labels))

@@ -113,6 +113,17 @@ class AttributeSchema:
         return self.groups[name].index(value)
 
 
+def choose(schema: AttributeSchema, names: Iterable[str] = ()) -> AttributeSchema:
+    """Return the schema of the attributes of these names, see `expanded`; all of them without names."""
+    return schema.only(expanded(names, schema.groups) or schema.groups)
+
+
+def expanded(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Return attribute names, a kind of CP2108's that is no name itself replaced by its attributes, each once."""
+    kinds = {kind: members for kind, members in CP2108_KINDS.items() if kind not in known}
+    return tuple(dict.fromkeys(member for name in map(str, names) for member in kinds.get(name, (name,))))
+
+
 def read_qut_mat(path: str | Path) -> dict[int, dict[str, str]]:
     """Read AG-ReID's attributes of identities (`qut_attribute_v4_88_attributes.mat`, `qut_attribute_v8.mat`).
 
@@ -161,7 +172,7 @@ def _qut_pid(path: str | Path, value: object) -> int:
     # Numbers arrive as doubles, texts either as digits or as P0001T04041A0.
     try:
         return int("".join(filter(str.isdigit, value))) if isinstance(value, str) else int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{path}: image_index {value!r} is no identity; it should be like P0001T04041A0") from None
 
 

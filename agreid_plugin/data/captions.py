@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from agreid_plugin.data.datasets import DATASETS, Dataset
 from agreid_plugin.data.datasets.files import read_entries
-from agreid_plugin.data.datasets.text_sets import PATH_KEYS, TEXT_SETS
+from agreid_plugin.data.datasets.text_sets import PATH_KEYS, TEXT_SETS, TRANSLATIONS
 from agreid_plugin.data.datasets.tree import Tree
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.types import Record
 
 MOST_WORDS = 77
-TRANSLATIONS = "captions_bt"
-"""The key of an annotation that has every caption translated to French and back."""
 _MARKS = re.compile(r'[.!"()*#:;~]')
 
 
@@ -50,6 +50,38 @@ class CaptionAugmentation:
         return delete_words(clean(caption), self.deletion, generator)
 
 
+@dataclass(frozen=True)
+class CaptionReader:
+    """Makes the tokens of one of a record's captions, changed at random for training.
+
+    Attributes:
+        tokenize: from a caption to its tokens, (L,).
+        augment: changes a caption.
+        translations: (image, caption) -> its back-translation; see `back_translations`.
+    """
+
+    tokenize: Callable[[str], Tensor]
+    augment: CaptionAugmentation
+    translations: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def __call__(self, record: Record) -> Tensor:
+        """Return the tokens of a caption, drawn if there are several: (L,)."""
+        caption = record.captions[int(torch.randint(len(record.captions), ()))]
+        return self.tokenize(self.augment(caption, self.translations.get((record.path, caption), "")))
+
+
+def captions_of(records: Iterable[Record]) -> list[str]:
+    """Return the captions of all records in a row."""
+    return [caption for record in records for caption in record.captions]
+
+
+def pairs(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield a record for every caption of the records, in their order; one without a caption is left out."""
+    for record in records:
+        for caption in record.captions:
+            yield replace(record, captions=(caption,))
+
+
 def delete_words(caption: str, probability: float, generator: Generator | None = None) -> str:
     """Leave out each word with a probability; if none were left, one of them, drawn at random, stays."""
     words = caption.split()
@@ -71,15 +103,15 @@ def back_translations(dataset: Dataset) -> dict[tuple[str, str], str]:
     places = tree.folders(*text_set.images)
     known, found = {record.path for record in dataset.split("train")}, {}
     for number, entry in enumerate(read_entries(file, [PATH_KEYS, "captions"]), start=1):
-        pairs = _pairs(f"{file}: entry {number}", entry)
+        texts = _translated(f"{file}: entry {number}", entry)
         name = next(entry[key] for key in PATH_KEYS if key in entry)
         path = next((path for place in places if (path := str(place / name)) in known), None)
         if path:
-            found.update({(path, caption): translated for caption, translated in pairs})
+            found.update({(path, caption): translated for caption, translated in texts})
     return found
 
 
-def _pairs(where: str, entry: dict) -> list[tuple[str, str]]:
+def _translated(where: str, entry: dict) -> list[tuple[str, str]]:
     captions, translated = (_several(entry.get(key) or []) for key in ("captions", TRANSLATIONS))
     if translated and len(translated) != len(captions):
         raise InputError(f"{where}: {len(translated)} {TRANSLATIONS} for {len(captions)} captions: one each, or none")

@@ -12,14 +12,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
 from PIL import Image, ImageFile
 from tqdm import tqdm
 
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.datasets.files import read_text
 from agreid_plugin.data.protocols import Protocol, select, unmatched, usable
 from agreid_plugin.data.protocols.reading import property_of
+from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.types import Record, View
 
 PUBLISHED = Path(__file__).with_name("published.yml")
@@ -97,7 +96,7 @@ def check(dataset: Dataset, *, images: bool = True, progress: bool = True, publi
         progress: show a bar meanwhile.
         published: compare with the published counts; a synthetic set in a real one's layout has no reason to agree.
     """
-    figures = _published(dataset.name) if published else {}
+    figures = published_figures(dataset.name) if published else {}
     runs, refused = usable(dataset)
     results = {name: _run(dataset, protocol, figures.get("protocols", {})) for name, protocol in runs.items()}
     counts = list(_split_counts(dataset, figures.get("splits", {})))
@@ -118,14 +117,23 @@ def check(dataset: Dataset, *, images: bool = True, progress: bool = True, publi
     )
 
 
+def published_figures(name: str) -> dict[str, Any]:
+    """Return the published counts of a dataset: `splits`, `protocols`, and where they were read; empty if none are."""
+    return read_yaml(PUBLISHED).get(name, {})
+
+
 def fingerprint(dataset: Dataset) -> str:
     """Return a SHA-256 of the images' relative paths, identities and sizes; where the dataset lies does not matter."""
     top = os.path.commonpath([os.path.dirname(record.path) for record in dataset.records])
     rows = sorted(
-        (os.path.relpath(record.path, top).replace(os.sep, "/"), record.split, record.pid, os.path.getsize(record.path))
+        (os.path.relpath(record.path, top).replace(os.sep, "/"), record.split, record.pid, _size(record.path))
         for record in dataset.records
     )
     return sha256(repr(rows).encode()).hexdigest()
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.isfile(path) else -1  # a link to nowhere, which decoding tells of
 
 
 def broken_images(records: Iterable[Record], progress: bool = True) -> list[str]:
@@ -147,18 +155,16 @@ def _strict_decoding() -> Iterator[None]:
 
 
 def _fault(path: str) -> str:
-    if os.path.getsize(path) == 0:
-        return "empty file, 0 bytes"
+    if not os.path.isfile(path):  # a pipe would never end, a link may lead nowhere
+        return "no file"
     try:
+        if os.path.getsize(path) == 0:
+            return "empty file, 0 bytes"
         with Image.open(path) as image:
             image.load()
     except Exception as error:  # Pillow's decoders raise whatever their format makes them
         return f"unreadable image ({' '.join(str(error).split())})"
     return ""
-
-
-def _published(name: str) -> dict[str, Any]:
-    return yaml.safe_load(read_text(PUBLISHED)).get(name, {})
 
 
 def _split_counts(dataset: Dataset, figures: Mapping[str, Mapping[str, Any]]) -> Iterator[Count]:

@@ -1,9 +1,15 @@
-"""Identity sampling that shows each person from both views."""
+"""Identity sampling: batches of P people with K images each, for one process or shared out among several.
+
+A plan draws the batches of all processes together, without end and the same for whoever asks with the same seed; a
+sampler is one process's share of them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import Protocol
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -11,35 +17,50 @@ from torch.utils.data import Sampler
 from agreid_plugin.errors import InputError
 
 
+class Plan(Protocol):
+    """What samplers take their indices from."""
+
+    def stream(self, seed: int, start: int = 0) -> Iterator[list[int]]:
+        """Yield batches of all processes, from number `start` on, without end."""
+
+
 class ViewBalancedIdentities:
     """Draws batches of P identities with K images each, half of the K from each view where a person has both.
 
     A person with fewer images than asked for is drawn with repetition, one with a single view from that view alone,
-    so that no identity starves and none is left out: an epoch shows every identity once (the last batch is filled up
-    with identities of the epoch's beginning).
+    so that no identity starves and none is left out: a round shows every identity once (its last batch is filled up
+    with identities of the round's beginning).
+
+    Args:
+        pids: the identity of each image.
+        views: the view of each image.
+        batch_size: images in a batch of all processes.
+        per_identity: K.
+        processes: how many share a batch, each getting whole identities.
     """
 
-    def __init__(self, pids: Sequence, views: Sequence[int], batch_size: int, per_identity: int):
-        if per_identity < 1 or batch_size % per_identity:
-            raise InputError(f"a batch of {batch_size} does not divide into {per_identity} images an identity")
+    def __init__(self, pids: Sequence, views: Sequence[int], batch_size: int, per_identity: int, processes: int = 1):
         self.per_identity = per_identity
-        self.identities_per_batch = batch_size // per_identity
+        self.identities_per_batch = _identities_in(batch_size, per_identity, processes)
         self._images: dict = {}
         for index, (pid, view) in enumerate(zip(pids, views, strict=True)):
             self._images.setdefault(pid, {}).setdefault(int(view), []).append(index)
         self._identities = sorted(self._images)
-        if len(self._identities) < self.identities_per_batch:
-            raise InputError(
-                f"a batch of {batch_size} with {per_identity} images each takes {self.identities_per_batch} "
-                f"identities, there are {len(self._identities)}"
-            )
+        _require_identities(len(self._identities), self.identities_per_batch, batch_size, per_identity)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Batches in a round."""
         return math.ceil(len(self._identities) / self.identities_per_batch)
 
-    def epoch(self, seed: int, number: int) -> Iterator[list[int]]:
-        """Yield the batches of epoch `number`, the same for every process that asks with the same seed."""
+    def stream(self, seed: int, start: int = 0) -> Iterator[list[int]]:
+        """Yield the batches from number `start` on, round after round without end."""
+        number, passed = divmod(start, len(self))
+        yield from islice(self.round(seed, number), passed, None)
+        for later in count(number + 1):
+            yield from self.round(seed, later)
+
+    def round(self, seed: int, number: int) -> Iterator[list[int]]:
+        """Yield the batches of one round, the same for every process that asks with the same seed."""
         rng = np.random.default_rng((seed, number))
         order = rng.permutation(len(self._identities))
         order = np.concatenate([order, order[: len(self) * self.identities_per_batch - len(order)]])
@@ -55,14 +76,103 @@ class ViewBalancedIdentities:
         return [int(i) for name, share in zip(names, shares, strict=True) for i in _choose(views[name], share, rng)]
 
 
-def _choose(images: list[int], count: int, rng: np.random.Generator) -> np.ndarray:
+class RandomIdentities:
+    """Draws batches of P identities with K images each as fast-reid's NaiveIdentitySampler does, number for number.
+
+    A round goes through everybody's images in groups of K, a person with fewer than K giving one group with
+    repetition. Each process's P identities are drawn from those that have a group left; when they are too few, what
+    was drawn for a batch that is not full is dropped and a new round begins. People with many images come more often.
+
+    Args:
+        pids: the identity of each image.
+        batch_size: images in a batch of all processes.
+        per_identity: K.
+        processes: how many share a batch; an identity may be drawn for several of them.
+    """
+
+    def __init__(self, pids: Sequence, batch_size: int, per_identity: int, processes: int = 1):
+        self.per_identity, self.processes = per_identity, processes
+        self.identities_per_process = _identities_in(batch_size, per_identity, processes) // processes
+        images: dict = {}
+        for index, pid in enumerate(pids):
+            images.setdefault(pid, []).append(index)
+        self._images = [images[pid] for pid in sorted(images)]
+        _require_identities(len(images), self.identities_per_process, batch_size // processes, per_identity)
+        if self._most_draws() < processes:
+            raise InputError(
+                f"a batch of {batch_size} with {per_identity} images each is more than {len(images)} identities fill "
+                f"for {processes} processes before their images are used up; make it smaller"
+            )
+
+    def stream(self, seed: int, start: int = 0) -> Iterator[list[int]]:
+        """Yield the batches from number `start` on; those before are drawn and left out, as rounds differ in length."""
+        return islice(self._stream(np.random.RandomState(seed)), start, None)
+
+    def _stream(self, rng: np.random.RandomState) -> Iterator[list[int]]:
+        while True:
+            draws = self._round(rng)
+            while len(batch := list(islice(draws, self.processes))) == self.processes:
+                yield [index for part in batch for index in part]
+
+    def _round(self, rng: np.random.RandomState) -> Iterator[list[int]]:
+        """Yield what one process gets, again and again until too few identities have a group of images left."""
+        available, left = list(range(len(self._images))), {}
+        while len(available) >= self.identities_per_process:
+            drawn: list[int] = []
+            for identity in rng.choice(available, self.identities_per_process, replace=False).tolist():
+                if identity not in left:
+                    left[identity] = self._shuffled(identity, rng)
+                drawn += left[identity][: self.per_identity]
+                left[identity] = left[identity][self.per_identity :]
+                if len(left[identity]) < self.per_identity:
+                    available.remove(identity)
+            yield drawn
+
+    def _shuffled(self, identity: int, rng: np.random.RandomState) -> list[int]:
+        images = list(self._images[identity])
+        if len(images) < self.per_identity:
+            images = rng.choice(images, self.per_identity, replace=True).tolist()
+        rng.shuffle(images)
+        return images
+
+    def _most_draws(self) -> int:
+        """Return how many processes' shares the luckiest round has, or `processes` if it is that many or more."""
+        groups = [max(len(images) // self.per_identity, 1) for images in self._images]
+        for draws in range(1, self.processes + 1):
+            if sum(min(group, draws) for group in groups) < draws * self.identities_per_process:
+                return draws - 1
+        return self.processes
+
+
+def _choose(images: list[int], number: int, rng: np.random.Generator) -> np.ndarray:
     """Draw without repetition as far as it goes: every image once before any comes twice."""
-    rounds = [rng.permutation(images) for _ in range(math.ceil(count / len(images)))]
-    return np.concatenate(rounds)[:count] if rounds else np.array([], dtype=int)
+    rounds = [rng.permutation(images) for _ in range(math.ceil(number / len(images)))]
+    return np.concatenate(rounds)[:number] if rounds else np.array([], dtype=int)
 
 
-class _RankShare(Sampler[int]):
-    """One process's part of each global batch: whole identities, so that losses find their pairs locally."""
+def _identities_in(batch_size: int, per_identity: int, processes: int = 1) -> int:
+    """Return P of a batch, refusing one that does not divide into whole identities of each process."""
+    if per_identity < 1 or batch_size < 1 or batch_size % per_identity:
+        raise InputError(f"a batch of {batch_size} does not divide into {per_identity} images an identity")
+    if batch_size % (per_identity * processes):
+        raise InputError(
+            f"a batch of {batch_size} does not divide into {processes} processes with {per_identity} images an identity"
+        )
+    return batch_size // per_identity
+
+
+def _require_identities(found: int, needed: int, batch_size: int, per_identity: int) -> None:
+    if found < needed:
+        raise InputError(
+            f"a batch of {batch_size} with {per_identity} images each takes {needed} identities, there are {found}"
+        )
+
+
+class EndlessViewBalancedSampler(Sampler[int]):
+    """One process's part of view-balanced batches without end, as fast-reid's trainer takes its indices.
+
+    Its part of a batch is whole identities, so that losses find their pairs locally.
+    """
 
     def __init__(
         self,
@@ -74,40 +184,50 @@ class _RankShare(Sampler[int]):
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.batches = ViewBalancedIdentities(pids, views, batch_size, per_identity)
-        if batch_size % (per_identity * world_size):
-            raise InputError(
-                f"a batch of {batch_size} does not divide into {world_size} processes with {per_identity} images an "
-                "identity"
-            )
-        self.seed, self.rank, self.share = seed, rank, batch_size // world_size
-
-    def _epoch(self, number: int) -> Iterator[int]:
-        for batch in self.batches.epoch(self.seed, number):
-            yield from batch[self.rank * self.share : (self.rank + 1) * self.share]
-
-
-class EndlessViewBalancedSampler(_RankShare):
-    """Epoch after epoch without end, as fast-reid's trainer takes its indices."""
+        self.plan = ViewBalancedIdentities(pids, views, batch_size, per_identity, world_size)
+        self.seed, self.rank, self.world_size = seed, rank, world_size
 
     def __iter__(self) -> Iterator[int]:
-        number = 0
-        while True:
-            yield from self._epoch(number)
-            number += 1
+        return _share(self.plan.stream(self.seed), self.rank, self.world_size)
 
 
-class EpochViewBalancedSampler(_RankShare):
-    """One epoch at a time, chosen by `set_epoch`, as mmengine's loops take their indices."""
+class EpochSampler(Sampler[int]):
+    """One process's part of a plan's batches in epochs of a fixed number, as mmengine's loops take their indices.
 
-    _number = 0
+    Epochs are pieces of the plan's one stream: what endless sampling shows after so many batches, epoch n shows too.
+
+    Args:
+        plan: draws the batches of all processes.
+        batches: in an epoch.
+        batch_size: images in a batch of this process.
+        seed: of the stream, the same in all processes.
+        rank: this process's number.
+        world_size: number of processes.
+    """
+
+    def __init__(self, plan: Plan, batches: int, batch_size: int, seed: int = 0, rank: int = 0, world_size: int = 1):
+        self.plan, self.batches, self.batch_size = plan, batches, batch_size
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self._start = 0
+        self._next, self._stream = -1, iter(())
 
     def set_epoch(self, number: int) -> None:
         """Choose the epoch that the next iteration draws."""
-        self._number = number
+        self._start = number * self.batches
 
     def __iter__(self) -> Iterator[int]:
-        return self._epoch(self._number)
+        start = self._start
+        if self._next != start:  # else the last epoch ended here: nothing has to be drawn anew
+            self._stream = self.plan.stream(self.seed, start)
+        self._next = -1  # until this epoch has ended, nobody knows where the stream stands
+        yield from _share(islice(self._stream, self.batches), self.rank, self.world_size)
+        self._next = start + self.batches
 
     def __len__(self) -> int:
-        return len(self.batches) * self.share
+        return self.batches * self.batch_size
+
+
+def _share(batches: Iterable[list[int]], rank: int, world_size: int) -> Iterator[int]:
+    for batch in batches:
+        size = len(batch) // world_size
+        yield from batch[rank * size : (rank + 1) * size]

@@ -1,8 +1,9 @@
-"""Files that are there in full or not at all."""
+"""Files that are there in full or not at all, whatever happens to the process or the machine."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +11,32 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a draft beside `path` to write to: it becomes `path` when the block ends, and is gone if that fails."""
+    """Give a draft beside `path` to write to: it becomes `path` when the block ends, and is gone if that fails.
+
+    The draft is on the disk before it takes the name, and so is the name before the block is left.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield draft
+        _to_disk(draft)
         draft.replace(path)
+        if os.name == "posix":  # elsewhere a folder cannot be opened
+            _to_disk(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def remove_drafts(folder: Path, names: str) -> None:
+    """Remove the drafts that killed processes have left of files whose names match a regular expression."""
+    pattern = re.compile(rf"\.({names})\.\d+")
+    for path in folder.glob(".*"):
+        if pattern.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

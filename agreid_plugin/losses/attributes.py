@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.losses.gathering import shared_count
 from agreid_plugin.losses.inputs import precise
 from agreid_plugin.types import UNKNOWN
 
@@ -20,8 +21,8 @@ from agreid_plugin.types import UNKNOWN
 class AttributeLoss(nn.Module):
     """Cross-entropy between each attribute's logits and labels, summed over the attributes (SVPR-ReID, Eq. 11).
 
-    Each attribute's is the mean over the images whose label is not `UNKNOWN`; an attribute nobody knows is a zero that
-    keeps the graph. Computed in float32 inside autocast too.
+    Each attribute's is the mean over the images of all processes whose label is not `UNKNOWN`; an attribute nobody
+    knows is a zero that keeps the graph. Computed in float32 inside autocast too.
 
     Args:
         weight: factor of the whole loss, beta in Eq. 12. The paper has 0.1, the released code 0.05.
@@ -34,19 +35,19 @@ class AttributeLoss(nn.Module):
     def forward(self, logits: Sequence[Tensor], attributes: Tensor) -> Tensor:
         """Return the loss of a batch: M of (B, V_m), (B, M) -> (). A label is its column in its attribute's logits."""
         _require_attributes(logits, attributes)
-        terms = [_mean_over_known(of_one, labels) for of_one, labels in zip(logits, attributes.T, strict=True)]
-        return self.weight * sum(terms)
+        known = shared_count((attributes != UNKNOWN).sum(dim=0))  # (M,)
+        sums = [_sum_over_known(of_one, labels) for of_one, labels in zip(logits, attributes.T, strict=True)]
+        return self.weight * sum(total / count for total, count in zip(sums, known, strict=True))
 
     def extra_repr(self) -> str:
         """Name the hyper-parameters when printed."""
         return f"weight={self.weight}"
 
 
-def _mean_over_known(logits: Tensor, labels: Tensor) -> Tensor:
+def _sum_over_known(logits: Tensor, labels: Tensor) -> Tensor:
     """Return one attribute's cross-entropy over the images that have it: (B, V_m), (B,) -> ()."""
     with torch.autocast(logits.device.type, enabled=False):
-        total = F.cross_entropy(precise(logits), labels.long(), ignore_index=UNKNOWN, reduction="sum")
-        return total / (labels != UNKNOWN).sum().clamp(min=1)
+        return F.cross_entropy(precise(logits), labels.long(), ignore_index=UNKNOWN, reduction="sum")
 
 
 def _require_attributes(logits: Sequence[Tensor], attributes: Tensor) -> None:

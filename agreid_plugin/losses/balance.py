@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.losses.gathering import gather_features, gather_labels
 from agreid_plugin.losses.inputs import precise, require_labels
 
 
@@ -44,22 +45,32 @@ class LoadBalanceLoss(nn.Module):
 
     Args:
         weight: lambda of Eq. 20. The paper's best is 0.001, the released code has 0.0001.
+        gather: balance the images of all processes together rather than each process's own; see `VIAL`. A process
+            that happens to have one view alone would otherwise ask its router to be even over nothing else.
     """
 
-    def __init__(self, weight: float = 0.001):
+    def __init__(self, weight: float = 0.001, gather: bool = True):
         super().__init__()
         self.weight = require_within("weight", weight, 0, math.inf)
+        self.gather = gather
 
     def forward(self, routers: Iterable[tuple[Tensor, Tensor | None]]) -> Tensor:
         """Return the loss of a batch, given (probabilities, members) of each router: (B, E), (B,) or None -> ()."""
-        terms = [_share(*router) * load_balance(*router) for router in routers]
+        joined = [gathered(*router) for router in routers] if self.gather else routers
+        terms = [_share(*router) * load_balance(*router) for router in joined]
         if not terms:
             raise InputError("routers=[] should have one entry or more")
         return self.weight * sum(terms)
 
     def extra_repr(self) -> str:
         """Name the hyper-parameters when printed."""
-        return f"weight={self.weight}"
+        return f"weight={self.weight}, gather={self.gather}"
+
+
+def gathered(probabilities: Tensor, members: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Join what a router gave the images of all processes: (B, E), (B,) -> (N B, E), (N B,)."""
+    _require_router(probabilities, members)
+    return gather_features(probabilities), None if members is None else gather_labels(members)[0]
 
 
 def _share(probabilities: Tensor, members: Tensor | None) -> Tensor | float:

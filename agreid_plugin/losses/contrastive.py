@@ -30,7 +30,7 @@ class SupConLoss(nn.Module):
         gather: compare the images and texts of all processes rather than each process's own; see `VIAL`.
     """
 
-    def __init__(self, weight: float = 1.0, temperature: float = 1.0, gather: bool = False):
+    def __init__(self, weight: float = 1.0, temperature: float = 1.0, gather: bool = True):
         super().__init__()
         self.weight = require_within("weight", weight, 0, math.inf)
         self.temperature = require_within("temperature", temperature, torch.finfo(torch.float32).tiny, math.inf)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.losses.gathering import shared_count
 from agreid_plugin.losses.inputs import precise, require_labels
 
 
@@ -25,7 +26,8 @@ class IdentityLoss(nn.Module):
         smoothing: share of the target taken from the true identity and spread evenly over the C - 1 others, as
             fast-reid does.
         over_nonzero: divide by the number of images whose loss is not exactly zero, at least 1, as fast-reid does,
-            rather than by B. The two differ once the classifier is certain of some images to the last bit.
+            rather than by B. The two differ once the classifier is certain of some images to the last bit. Images of
+            all processes are counted, where fast-reid has each count its own.
         over_all: spread the smoothing over all C, the true identity among them, as torch, CLIP-ReID and SVPR-ReID do.
     """
 
@@ -42,7 +44,7 @@ class IdentityLoss(nn.Module):
         with torch.autocast(logits.device.type, enabled=False):
             logits = precise(logits)
             losses = self._cross_entropies(logits, pids.long())
-            images = losses.count_nonzero().clamp(min=1) if self.over_nonzero else max(len(losses), 1)
+            images = shared_count(losses.count_nonzero()) if self.over_nonzero else max(len(losses), 1)
             return self.weight * losses.sum() / images
 
     def _cross_entropies(self, logits: Tensor, pids: Tensor) -> Tensor:

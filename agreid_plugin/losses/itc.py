@@ -31,7 +31,7 @@ class PairContrast(nn.Module):
         gather: pair the images and texts of all processes rather than each process's own; see `VIAL`.
     """
 
-    def __init__(self, weight: float = 1.0, temperature: float = 1 / MOST_SCALE, gather: bool = False):
+    def __init__(self, weight: float = 1.0, temperature: float = 1 / MOST_SCALE, gather: bool = True):
         super().__init__()
         self.weight = require_within("weight", weight, 0, math.inf)
         self.temperature = require_within("temperature", temperature, 1 / MOST_SCALE, math.inf)
@@ -78,7 +78,7 @@ class NITC(PairContrast):
         weight: float = 1.0,
         soft_label: float = 0.5,
         temperature: float = 1 / MOST_SCALE,
-        gather: bool = False,
+        gather: bool = True,
     ):
         super().__init__(weight, temperature, gather)
         self.soft_label = require_within("soft_label", soft_label, 0, 1)
@@ -124,7 +124,7 @@ class RITC(PairContrast):
     """
 
     def __init__(
-        self, weight: float = 1.0, eps: float = 0.01, temperature: float = 1 / MOST_SCALE, gather: bool = False
+        self, weight: float = 1.0, eps: float = 0.01, temperature: float = 1 / MOST_SCALE, gather: bool = True
     ):
         super().__init__(weight, temperature, gather)
         self.eps = require_within("eps", eps, torch.finfo(torch.float32).tiny, 1)

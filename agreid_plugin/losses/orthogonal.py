@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.losses.gathering import processes
 from agreid_plugin.losses.inputs import precise
 
 KINDS = ("cosine", "dot")
@@ -26,6 +27,7 @@ class OrthogonalLoss(nn.Module):
         weight: factor of the whole loss.
         kind: `cosine`, which ViSA prints and SVPR-ReID's released code has as well, or `dot`, the sum of |<f_inv,
             f_spe>| over the batch that SVPR-ReID prints (Eq. 10): it grows with the batch and the features' lengths.
+            With several processes each gives its own sum times their number, whose average is the whole batch's sum.
     """
 
     def __init__(self, weight: float = 1.0, kind: str = "cosine"):
@@ -44,7 +46,7 @@ class OrthogonalLoss(nn.Module):
         with torch.autocast(identity.device.type, enabled=False):
             identity, view = precise(identity), precise(view)
             if self.kind == "dot":
-                return self.weight * (identity * view).sum(dim=1).abs().sum()
+                return self.weight * processes() * (identity * view).sum(dim=1).abs().sum()
             cos = F.cosine_similarity(identity, view, dim=1)  # (B,)
             return self.weight * cos.abs().sum() / max(len(cos), 1)
 

@@ -24,7 +24,7 @@ class SDMLoss(RITC):
         gather: see `PairContrast`.
     """
 
-    def __init__(self, weight: float = 1.0, eps: float = 1e-8, temperature: float = 0.02, gather: bool = False):
+    def __init__(self, weight: float = 1.0, eps: float = 1e-8, temperature: float = 0.02, gather: bool = True):
         super().__init__(weight, eps, temperature, gather)
 
     def forward(self, images: Tensor, texts: Tensor, pids: Tensor, scale: Tensor | float | None = None) -> Tensor:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.losses.gathering import gather_features, gather_labels
 from agreid_plugin.losses.inputs import precise, require_features
 
 SMALLEST = 1e-12  # of a squared distance, so that its root has a slope
@@ -23,8 +24,8 @@ class TripletLoss(nn.Module):
     (1 / B) sum of [d(f, f+) - d(f, f-) + margin]_+, or of log(1 + e^(d(f, f+) - d(f, f-))) with a margin of 0
 
     f+ is the farthest image of the person, which is the image itself for a person seen once, and f- the nearest of
-    another person, both within this process's batch. Where all images are of one person there is no triplet, and the
-    loss is a zero that keeps the graph. Computed in float32 inside autocast too.
+    another person, both within the batch. Where all images are of one person there is no triplet, and the loss is a
+    zero that keeps the graph. Computed in float32 inside autocast too.
 
     The defaults are what the released code runs; `squared=True` with a margin is Eq. 15 as printed.
 
@@ -37,6 +38,7 @@ class TripletLoss(nn.Module):
         hard_mining: take the farthest positive and the nearest negative; otherwise the average of all positives
             weighted by e^d and of all negatives weighted by e^-d, as fast-reid does. Its negative weights fade to
             nothing once distances pass 10 or so (it adds 1e-6 to their sum); these do not.
+        gather: mine the images of all processes rather than each process's own; see `VIAL`.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class TripletLoss(nn.Module):
         squared: bool = False,
         normalize: bool = False,
         hard_mining: bool = True,
+        gather: bool = True,
     ):
         super().__init__()
         self.weight = require_within("weight", weight, 0, math.inf)
@@ -55,12 +58,15 @@ class TripletLoss(nn.Module):
         self.squared = squared
         self.normalize = normalize
         self.hard_mining = hard_mining
+        self.gather = gather
 
     def forward(self, features: Tensor, pids: Tensor) -> Tensor:
         """Return the loss of a batch: (B, D), (B,) -> ()."""
         require_features(features, pids=pids)
         with torch.autocast(features.device.type, enabled=False):
             features = precise(features)
+            if self.gather:
+                features, (pids,) = gather_features(features), gather_labels(pids)
             if len(features) == 0:
                 return features.sum()
             same = pids[:, None] == pids  # (B, B)
@@ -75,7 +81,7 @@ class TripletLoss(nn.Module):
         """Name the hyper-parameters when printed."""
         return (
             f"weight={self.weight}, margin={self.margin}, squared={self.squared}, normalize={self.normalize}, "
-            f"hard_mining={self.hard_mining}"
+            f"hard_mining={self.hard_mining}, gather={self.gather}"
         )
 
 

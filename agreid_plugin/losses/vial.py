@@ -47,7 +47,7 @@ class VIAL(nn.Module):
         beta: float = 5.0,
         margin: float = 0.5,
         hard_mining: bool = True,
-        gather: bool = False,
+        gather: bool = True,
     ):
         super().__init__()
         self.weight = require_within("weight", weight, 0, math.inf)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.losses.gathering import shared_count
 from agreid_plugin.losses.inputs import precise, require_labels
 from agreid_plugin.types import UNKNOWN, View
 
@@ -19,8 +20,8 @@ from agreid_plugin.types import UNKNOWN, View
 class ViewLoss(nn.Module):
     """Cross-entropy between a view classifier's logits and the views: -(1 / B) sum of v log v_hat (ViSA, Eq. 16).
 
-    Images whose view is `UNKNOWN` take no part and are not counted in B; without any known view the loss is a zero
-    that keeps the graph. Computed in float32 inside autocast too.
+    Images whose view is `UNKNOWN` take no part and are not counted in B, which is that of all processes; without any
+    known view the loss is a zero that keeps the graph. Computed in float32 inside autocast too.
 
     Args:
         weight: factor of the whole loss.
@@ -52,7 +53,7 @@ class ViewLoss(nn.Module):
         require_labels(logits, views=views)
         with torch.autocast(logits.device.type, enabled=False):
             total = self._cross_entropies(precise(logits), views.long()).sum()
-            return self.weight * total / (views != UNKNOWN).sum().clamp(min=1)
+            return self.weight * total / shared_count((views != UNKNOWN).sum())
 
     def _cross_entropies(self, logits: Tensor, views: Tensor) -> Tensor:
         """Return the loss image by image, 0 where the view is unknown: (B, V), (B,) -> (B,)."""

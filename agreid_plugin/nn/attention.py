@@ -5,6 +5,8 @@ Shapes: B images, T tokens of width D, H heads.
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -40,6 +42,12 @@ class Attention(nn.Module):
             key, value = self._split(F.linear(tokens, weight[width:], of_rest), 2)
         seen = F.scaled_dot_product_attention(query, key, value)
         return self.proj(seen.transpose(1, 2).flatten(2))
+
+    def cls_row(self, tokens: Tensor) -> Tensor:
+        """Return how much the first token looks at each, averaged over heads: (B, T, D) -> (B, T), adding up to 1."""
+        query, key, _ = self._split(self.qkv(tokens), 3)  # (B, H, T, D / H) each
+        logits = query[:, :, :1] @ key.mT / math.sqrt(query.shape[-1])
+        return logits.softmax(dim=-1).mean(dim=1).squeeze(1)
 
     def _split(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Part queries, keys and values by heads: (B, T, parts * D) -> each (B, H, T, D / H)."""

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
+import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from agreid_plugin.archives import is_tar, refuse_bomb
 from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.nn.pickles import load_trusted
+from agreid_plugin.nn.scripts import is_script, read_script
+from agreid_plugin.nn.stand_ins import load_with_stand_ins
 
 # What the readers of torch, numpy and safetensors raise on a file that is cut off, damaged or something else.
 _UNREADABLE = (
-    *(RuntimeError, EOFError, ValueError, OSError, KeyError, IndexError, AttributeError, TypeError, AssertionError),
-    *(struct.error, zipfile.BadZipFile, zlib.error, SafetensorError),
+    *(RuntimeError, EOFError, ValueError, OSError, LookupError, AttributeError, TypeError, AssertionError),
+    *(MemoryError, OverflowError, struct.error, zipfile.BadZipFile, zlib.error, SafetensorError),
+    pickle.UnpicklingError,
 )
+_ALWAYS_FINE = 2**30  # bytes of a tensor
+_WITH_NAN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+Content = TypeVar("Content")
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
@@ -30,58 +41,95 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     What else stands between the tensors, as a count of steps, is left out.
 
     Raises:
-        InputError: the file is missing, cannot be read, or holds something else than tensors by name.
+        InputError: the file is missing, cannot be read, or holds something else than plain tensors by name, of numbers.
     """
-    require_file(path)
-    stored = _read_script(path) if is_script(path) else read_checkpoint(path)["model"]
-    if not isinstance(stored, Mapping):
-        raise InputError(
-            f"{path} is no checkpoint: it has a {type(stored).__name__} under 'model', not tensors by name"
-        )
+    stored = read_checkpoint(path)["model"]
     tensors = {str(name): value for name, value in stored.items() if isinstance(value, Tensor)}
     if stored and not tensors:
         raise InputError(f"{path} is no checkpoint: it holds no tensors by name")
+    for name, value in tensors.items():
+        if problem := _problem(value):
+            raise InputError(f"{path}: {name[:200]} {problem}")
     return tensors
+
+
+def _problem(tensor: Tensor) -> str:
+    """Say why a tensor can be nobody's weights; empty if it can."""
+    plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    if not plain or tensor.is_quantized or tensor.is_complex():
+        return "is a tensor of a kind that no weights are of (sparse, quantized, complex or without values)"
+    claimed = tensor.numel() * tensor.element_size()
+    if claimed > max(_ALWAYS_FINE, tensor.untyped_storage().nbytes()):
+        return f"claims {claimed:,} bytes, of which the file has {tensor.untyped_storage().nbytes():,}"
+    if tensor.dtype in _WITH_NAN and tensor.isnan().any():
+        return "has values that are no numbers (NaN): the training that wrote it had diverged, take an earlier file"
+    return ""
 
 
 def require_file(path: str | Path) -> None:
     """Refuse a weight file that is not there."""
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise InputError(f"weight file {path} does not exist")
-
-
-def is_script(path: str | Path) -> bool:
-    """Tell a TorchScript archive, as OpenAI's of CLIP, from a file of tensors: it holds code."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any("/code/" in name for name in archive.namelist())
-    except _UNREADABLE:
-        return False
 
 
 def read_checkpoint(path: str | Path) -> dict:
     """Read a checkpoint file into `{"model": state dict, ...}` without running code stored in it.
 
-    A `.safetensors` file is a state dict; any other is torch's, with its state dict bare, under `model` or under
-    `state_dict`.
+    See `read_content`; the state dict may be bare, under `model` or under `state_dict`.
 
     Raises:
         InputError: the file cannot be read, is no checkpoint, or holds more than tensors and plain values.
     """
-    if Path(path).suffix == ".safetensors":
-        return {"model": _read_safetensors(path)}
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise InputError(
-            f"{path} was not loaded: it holds more than tensors and plain values, or is damaged (one that holds more "
-            "can run code); save its state dict alone"
-        ) from None
-    except _UNREADABLE as error:
-        raise InputError(f"{path} cannot be read as a checkpoint: {first_line(error)}") from None
+    content = read_content(path)
+    if isinstance(content, nn.Module):  # of a file that is trusted
+        content = content.state_dict()
     if not isinstance(content, dict):
         raise InputError(f"{path} holds a {type(content).__name__}, not a checkpoint")
-    return content if "model" in content else {"model": content.get("state_dict", content)}
+    content = content if "model" in content else {"model": content.get("state_dict", content)}
+    if not isinstance(content["model"], Mapping):
+        what = type(content["model"]).__name__
+        raise InputError(f"{path} is no checkpoint: it has a {what} under 'model', not tensors by name")
+    return content
+
+
+def read_content(path: str | Path) -> Any:
+    """Read whatever a file of weights holds without running code stored in it.
+
+    A `.safetensors` file and a TorchScript archive are tensors by name; any other is torch's. What mmengine keeps
+    beside its state dict comes as inert stand-ins. A file that asks for more is loaded, code and all, only after
+    `agreid_plugin.trust.trust(True)`.
+
+    Raises:
+        InputError: the file is missing, cannot be read, or holds more than tensors and plain values.
+    """
+    require_readable(path)
+    if Path(path).suffix == ".safetensors":
+        return _read(path, "a .safetensors file", load_file)
+    if is_script(path):
+        return _read(path, "a TorchScript archive", read_script)
+    return _read(path, "a checkpoint", _load)
+
+
+def require_readable(path: str | Path) -> None:
+    """Refuse a weight file that is not there, that would fill the memory, or of torch's oldest format.
+
+    Releases of torch before 2.6 run code in a tar archive whatever they are asked.
+    """
+    require_file(path)
+    refuse_bomb(path)
+    if is_tar(path):
+        raise InputError(f"{path} is a tar archive, torch's format before 2017, which is not read: save it again")
+
+
+def _load(path: str | Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        pass
+    try:
+        return load_with_stand_ins(path)
+    except pickle.UnpicklingError as error:
+        return load_trusted(path, error, map_location="cpu")
 
 
 def read_arrays(path: str | Path) -> dict[str, Tensor]:
@@ -90,22 +138,21 @@ def read_arrays(path: str | Path) -> dict[str, Tensor]:
     Raises:
         InputError: the file cannot be read, or holds something else than arrays of numbers.
     """
+    require_readable(path)
+    return _read(path, "an .npz file of arrays", _load_arrays)
+
+
+def _load_arrays(path: str | Path) -> dict[str, Tensor]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: torch.from_numpy(archive[name]) for name in archive.files}
+
+
+def _read(path: str | Path, what: str, read: Callable[[str | Path], Content]) -> Content:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: torch.from_numpy(archive[name]) for name in archive.files}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of formats that are old or not its own
+            return read(path)
+    except InputError:
+        raise
     except _UNREADABLE as error:
-        raise InputError(f"{path} cannot be read as an .npz file of arrays: {first_line(error)}") from None
-
-
-def _read_safetensors(path: str | Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except _UNREADABLE as error:
-        raise InputError(f"{path} cannot be read as a .safetensors file: {first_line(error)}") from None
-
-
-def _read_script(path: str | Path) -> dict[str, Tensor]:
-    try:
-        return torch.jit.load(str(path), map_location="cpu").state_dict()
-    except _UNREADABLE as error:
-        raise InputError(f"{path} cannot be read as a TorchScript archive: {first_line(error)}") from None
+        raise InputError(f"{path} cannot be read as {what}: {first_line(error)}") from None

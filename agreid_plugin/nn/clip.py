@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.errors import InputError, first_line
 
 SOT, EOT = 49406, 49407  # tokens that start and end a sentence
 SPECIAL_WORD = re.compile(r"<(?:start|end)_of_text>", re.IGNORECASE)
@@ -71,7 +71,7 @@ class ImageTower(nn.Module):
         """Return the tokens that enter the first block: (B, 3, rows, cols) -> (B, 1+P, C)."""
         patches = self.patches(images)
         cls = self.visual.class_embedding.to(patches.dtype) + self.visual.positional_embedding[0].to(patches.dtype)
-        return self.visual.ln_pre(torch.cat([cls.expand(len(patches), 1, -1), patches], dim=1))
+        return self.visual.ln_pre(torch.cat([cls.expand(patches.shape[0], 1, -1), patches], dim=1))
 
     def run(self, tokens: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         """Run the blocks `first` .. `last` - 1, all that follow without a `last`, on any number of tokens."""
@@ -173,7 +173,7 @@ class TextTower(nn.Module):
 
     def pool(self, outputs: Tensor, tokens: Tensor) -> Tensor:
         """Return the row of each sentence's end: (N, L, E) -> (N, E)."""
-        return outputs[torch.arange(len(outputs), device=outputs.device), self.ends(tokens)]
+        return outputs[torch.arange(outputs.shape[0], device=outputs.device), self.ends(tokens)]
 
     def eos_attention(self, tokens: Tensor, embeddings: Tensor | None = None, block: int = -1) -> Tensor:
         """Return what each sentence's end attends to in a block, averaged over heads: (N, L) -> (N, L)."""
@@ -211,36 +211,6 @@ class CLIP:
     text: TextTower
 
 
-def freeze(module: ImageTower | TextTower, parts: str | Sequence[str]) -> None:
-    """Switch off the gradients of parts of a tower.
-
-    Args:
-        module: the tower.
-        parts: one or several of `all` and, for the image tower, `stem` (what comes before the first block) and
-            `blocks:A-B` (the blocks A to B, both included, counted from 0).
-    """
-    for part in [parts] if isinstance(parts, str) else parts:
-        for frozen in _part(module, part):
-            frozen.requires_grad_(False)
-
-
-def _part(tower: ImageTower | TextTower, part: str) -> Sequence[nn.Module | nn.Parameter]:
-    blocks = re.fullmatch(r"blocks:(\d+)-(\d+)", part)
-    if part == "all":
-        return [tower]
-    if isinstance(tower, TextTower):
-        raise unknown("part of a text tower", part, ["all"])
-    if part == "stem":
-        visual = tower.visual
-        return [visual.conv1, visual.class_embedding, visual.positional_embedding, visual.ln_pre]
-    if not blocks:
-        raise unknown("part of an image tower", part, ["all", "stem", f"blocks:0-{tower.depth - 1}"])
-    first, last = map(int, blocks.groups())
-    if not first <= last < tower.depth:
-        raise InputError(f"part {part!r} should be within the tower's blocks, 0-{tower.depth - 1}")
-    return tower.blocks[first : last + 1]
-
-
 def _block(blocks: nn.ModuleList, number: int) -> nn.Module:
     if not -len(blocks) <= number < len(blocks):
         raise InputError(f"block={number} should be one of 0 .. {len(blocks) - 1}, or counted from the end")
@@ -265,6 +235,21 @@ def tokenize(sentences: str | Sequence[str], length: int) -> Tensor:
         ids = [SOT, *_encode(sentence)[: length - 2], EOT]
         row[: len(ids)] = torch.tensor(ids)
     return rows
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """CLIP's, without a tower: a loader is there before the model, and in other processes."""
+
+    length: int
+
+    def __call__(self, caption: str) -> Tensor:
+        """Return the tokens of a caption, cut at `length` and ended all the same: (length,)."""
+        return tokenize(caption, self.length)[0]
+
+    def is_long(self, caption: str) -> bool:
+        """Tell whether a caption has to be cut."""
+        return count_tokens(caption) > self.length
 
 
 def count_tokens(sentence: str) -> int:

@@ -8,6 +8,7 @@ Shapes: P patches, C width of the image tower; L tokens, D width of the text tow
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from math import isqrt
@@ -19,9 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agreid_plugin.errors import InputError, first_line, unknown
-from agreid_plugin.nn.checkpoints import is_script, read_tensors, require_file
+from agreid_plugin.nn.checkpoints import read_tensors, require_file
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower
+from agreid_plugin.nn.scripts import is_script
 from agreid_plugin.nn.vit_weights import Fit, listed, resize_grid
+
+ACTIVATIONS = ("auto", "yes", "no")
+"""How the choice of the quick GELU is written."""
 
 MODES = ("bilinear", "bicubic")
 IMAGE, TEXT = "visual.", "text."
@@ -86,13 +91,35 @@ def quick_gelu_of(path: str | Path) -> bool | None:
     return all(part.get("hidden_act", "quick_gelu") == "quick_gelu" for part in parts)
 
 
+def needs_quick_gelu(asked: str, path: str | Path | None, key: str = "quick_gelu") -> bool:
+    """Return which activation towers need that a file of weights fills, or filled before they were trained further.
+
+    Args:
+        asked: `yes` or `no`; `auto` to go by the file, without one `no`.
+        path: the file, if there is one.
+        key: what the user calls the choice, for complaints.
+    """
+    if asked not in ACTIVATIONS:
+        raise unknown(key, asked, ACTIVATIONS)
+    if asked != "auto" or not path:
+        return asked == "yes"
+    told = quick_gelu_of(path) if os.path.isfile(path) else None
+    if told is None:
+        why = "does not tell" if os.path.isfile(path) else "is not there to tell"
+        raise InputError(
+            f"{key} is auto, but {path} {why} which activation it was trained with: set it to yes (OpenAI's weights) "
+            "or no"
+        )
+    return told
+
+
 def _settings(path: Path) -> dict[str, Any]:
     """Read a JSON file; empty if there is none."""
     if not path.is_file():
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} holds a {type(content).__name__}, not settings by name")

@@ -53,7 +53,7 @@ class DecoupledEncoder(nn.Module):
 
     def forward(self, images: Tensor, views: Tensor | None = None) -> Encoded:
         """Encode images; their views, (B,), are needed if there is a token for each."""
-        own = self._tokens_of(len(images), views)  # (blocks or 1, B, D)
+        own = self._tokens_of(images.shape[0], views)  # (blocks or 1, B, D)
         before_last: list[Tensor] = []
 
         def add_own(number: int, tokens: Tensor) -> Tensor:

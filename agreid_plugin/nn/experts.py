@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
+from agreid_plugin.nn.usage import Sent
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,18 @@ class Router(nn.Module):
     def forward(self, vectors: Tensor, group: Tensor | None = None) -> Routing:
         """Route each vector among the experts of its group (the first if none is given): (B, D), (B,)."""
         with torch.autocast(vectors.device.type, enabled=False):
-            group = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device) if group is None else group
+            group = torch.zeros(vectors.shape[0], dtype=torch.long, device=vectors.device) if group is None else group
             everywhere = torch.einsum("bd,ged->bge", vectors.to(self.weight.dtype), self.weight) + self.bias
             index = group.view(-1, 1, 1).expand(-1, 1, everywhere.shape[-1])
             logits = everywhere.gather(1, index).squeeze(1)  # (B, E)
             strongest, experts = logits.topk(self.top_k, dim=-1)
             return Routing(logits, experts, strongest.softmax(dim=-1))
+
+    def sent(self, arguments: tuple[Any, ...], outputs: Routing) -> Sent:
+        """Tell who counts experts where the vectors of a call went."""
+        weights = torch.zeros_like(outputs.logits).scatter(-1, outputs.experts, outputs.weights)  # (B, E)
+        groups, experts = self.bias.shape
+        return Sent(weights, self.top_k, (range(experts),) * groups, *arguments[1:])
 
 
 class GroupedLinear(nn.Module):

@@ -20,7 +20,7 @@ from agreid_plugin.errors import InputError
 
 def cosines(left: Tensor, right: Tensor) -> Tensor:
     """Return the cosine of each of one set with each of the other (Eq. 9): (B, L, D), (B, R, D) -> (B, L, R)."""
-    return F.normalize(left, dim=-1) @ F.normalize(right, dim=-1).mT
+    return F.normalize(left, dim=-1) @ F.normalize(right, dim=-1).transpose(1, 2)
 
 
 def nearest_patches(anchors: Tensor, patches: Tensor, count: int) -> Tensor:

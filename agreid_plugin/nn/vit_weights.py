@@ -122,7 +122,8 @@ def _other_model(found: Mapping[str, Tensor], stored: Iterable[str], vit: Vision
     blocks = {name.split(".")[1] for name in found if name.startswith("blocks.")}
     if not blocks:
         return f"it holds no ViT; its tensors: {listed(stored)}"
-    width = next((found[name].shape[-1] for name in ("cls_token", "norm.weight") if name in found), vit.width)
+    of_width = [found[name] for name in ("cls_token", "norm.weight") if name in found and found[name].dim()]
+    width = of_width[0].shape[-1] if of_width else vit.width
     if width != vit.width:
         return f"width {width}, this model has {vit.width}{_size_hint(width, vit.width)}"
     if len(blocks) < ENOUGH * vit.depth:

@@ -23,6 +23,7 @@ from agreid_plugin.errors import InputError, first_line
 
 PATH = "/chat/completions"
 LONGEST_WAIT = 60.0  # seconds between two tries
+LONGEST_ANSWER = 2**24  # bytes
 SHOWN = 200  # characters of a server's answer in a message
 AS_IS = ("JPEG", "PNG")  # formats every server reads
 _ABOUT_THIS_IMAGE = (400, 413, 422)  # the server understood who asks and for what, but not this question
@@ -161,7 +162,7 @@ class Endpoint:
     def _post(self, body: bytes) -> bytes:
         request = Request(self.url, body, self._headers, method="POST")
         with self._opener.open(request, timeout=self.timeout) as response:
-            return response.read()
+            return response.read(LONGEST_ANSWER)
 
     def _reason(self, error: HTTPError) -> str:
         """Return why a request failed if another try may help, else raise what ends the asking."""
@@ -198,7 +199,7 @@ def _read_answer(content: bytes) -> Answer:
         said = choice["message"].get("content") or ""
         if not isinstance(said, str):  # some servers give a list of parts
             said = "".join(part.get("text", "") for part in said)
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         shown = " ".join(text.split())[:SHOWN]
         raise _Malformed(f"not the JSON of a chat completion: {shown or 'nothing'}") from None
     return Answer(said, cut=choice.get("finish_reason") == "length")
@@ -207,14 +208,14 @@ def _read_answer(content: bytes) -> Answer:
 def _said(error: HTTPError) -> str:
     """Return a server's own words about an error, in one line."""
     try:
-        text = error.read().decode("utf-8", "replace")
+        text = error.read(LONGEST_ANSWER).decode("utf-8", "replace")
     except (OSError, HTTPException):
         return ""
     try:
         content = json.loads(text)
         told = content.get("error", content.get("detail", content.get("message", text)))
         text = told.get("message", text) if isinstance(told, dict) else str(told)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass  # not JSON: the text itself
     return " ".join(str(text).split())[:SHOWN]
 

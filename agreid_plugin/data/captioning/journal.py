@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agreid_plugin.data.datasets.files import parse_json, shown
 from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 
@@ -38,11 +39,26 @@ class Caption:
     retried: bool = False
 
 
+_KINDS = {
+    **dict.fromkeys(("file_path", "kind", "asked", "text", "problem"), str),
+    "slot": int,
+    "flags": dict,
+    "retried": bool,
+}
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that it is there in full or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as draft:
-        draft.write_text(text, encoding="utf-8", newline="\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as draft:
+            draft.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 class Journal:
@@ -83,29 +99,55 @@ class Journal:
 
     def _read(self) -> bool:
         """Read what is there and return whether there was any caption; half a line at the end is cut off."""
-        content = self.path.read_bytes()
+        content = self._content()
         whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):  # the run was killed while writing
-            os.truncate(self.path, len(whole))
-        lines = whole.decode("utf-8", "replace").split("\n")[:-1]
+        lines = whole.split(b"\n")[:-1]
         if len(lines) < 2:  # no caption yet, so any settings will do
             os.truncate(self.path, 0)
             return False
         for number, line in enumerate(lines, start=1):
-            try:
-                entry = json.loads(line)
-                self._compare(entry["settings"]) if number == 1 else self._remember(entry)
-            except (ValueError, LookupError, TypeError) as error:
-                if isinstance(error, InputError):
-                    raise
-                raise InputError(
-                    f"{self.path}: line {number} is damaged; delete the line, or the file to start again"
-                ) from error
+            if number == 1:
+                self._compare(self._settings_in(line))
+            else:
+                self._remember(number, line)
+        if len(whole) < len(content):  # the run was killed while writing
+            os.truncate(self.path, len(whole))
         return True
 
-    def _remember(self, entry: dict[str, Any]) -> None:
-        flags = {name: tuple(found) for name, found in entry.pop("flags").items()}
-        caption = Caption(**entry, flags=flags)
+    def _content(self) -> bytes:
+        if not self.path.is_file():
+            raise InputError(f"{self.path}: not a file; move it away to start again")
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be read: {error.strerror}") from None
+
+    def _settings_in(self, line: bytes) -> dict[str, Any]:
+        entry = self._entry(1, line)
+        if not isinstance(entry.get("settings"), dict):
+            raise self._damaged(1)
+        return entry["settings"]
+
+    def _entry(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            entry = parse_json(self.path, line.decode())
+        except (InputError, UnicodeDecodeError):
+            raise self._damaged(number) from None
+        if not isinstance(entry, dict):
+            raise self._damaged(number)
+        return entry
+
+    def _damaged(self, number: int) -> InputError:
+        return InputError(f"{self.path}: line {number} is damaged; delete the line, or the file to start again")
+
+    def _remember(self, number: int, line: bytes) -> None:
+        entry = self._entry(number, line)
+        if entry.keys() != _KINDS.keys() or not all(type(entry[name]) is kind for name, kind in _KINDS.items()):
+            raise self._damaged(number)
+        if not all(_are_texts(found) for found in entry["flags"].values()):
+            raise self._damaged(number)
+        flags = {name: tuple(found) for name, found in entry["flags"].items()}
+        caption = Caption(**{**entry, "flags": flags})
         self.done[caption.file_path, caption.slot] = caption
 
     def _compare(self, before: Mapping[str, Any]) -> None:
@@ -113,6 +155,6 @@ class Journal:
             old, new = before.get(name), self._settings.get(name)
             if old != new:
                 raise InputError(
-                    f"{self.path} was begun with {name} {old!r}, not {new!r}: use the same settings to continue, or "
-                    "delete it to start again"
+                    f"{self.path} was begun with {name} {shown(repr(old))}, not {new!r}: use the same settings to "
+                    "continue, or delete it to start again"
                 )

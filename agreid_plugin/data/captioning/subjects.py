@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from PIL import Image
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.check import broken_images
 from agreid_plugin.data.datasets import load
-from agreid_plugin.data.datasets.files import existing, read_csv, read_json
+from agreid_plugin.data.datasets.files import existing, read_csv, read_json, shown
 from agreid_plugin.errors import InputError, did_you_mean
 from agreid_plugin.types import Record, View
 
@@ -116,15 +117,15 @@ def with_attributes(subjects: Sequence[Subject], file: str | Path) -> list[Subje
         first = next(iter(told), "nothing")
         near = did_you_mean(first, [subject.file_path for subject in subjects])
         raise InputError(
-            f"{file}: none of its {len(told)} keys, first {first!r}, is a path or an identity of the images, first "
-            f"{subjects[0].file_path!r} of identity {subjects[0].name or subjects[0].pid}{near}"
+            f"{file}: none of its {len(told)} keys, first {shown(first)!r}, is a path or an identity of the images, "
+            f"first {subjects[0].file_path!r} of identity {subjects[0].name or subjects[0].pid}{near}"
         )
     return described
 
 
 def _person(key: str) -> str:
     """Return an identity as it is looked up, 0007 as 7."""
-    return str(int(key)) if key.isdigit() else key
+    return str(int(key)) if re.fullmatch("[0-9]{1,18}", key) else key
 
 
 def _read_table(file: Path) -> dict[str, dict[str, str]]:
@@ -144,10 +145,12 @@ def _read_json(file: Path) -> dict[str, dict[str, str]]:
     told: dict[str, dict[str, str]] = {}
     for key, values in read_json(file, dict).items():
         if not isinstance(values, dict):
-            raise InputError(f"{file}: {key!r} is a {type(values).__name__}, expected attribute -> value")
+            raise InputError(f"{file}: {shown(key)!r} is a {type(values).__name__}, expected attribute -> value")
         for name, value in values.items():
             if not isinstance(value, str | int | float | bool | None):
-                raise InputError(f"{file}: {key!r}: {name!r} is a {type(value).__name__}, expected a text or a number")
+                raise InputError(
+                    f"{file}: {shown(key)!r}: {shown(name)!r} is a {type(value).__name__}, expected a text or a number"
+                )
         _add(told, f"{file}", key, {name: _text(value) for name, value in values.items()})
     return _not_empty(file, told)
 
@@ -155,7 +158,7 @@ def _read_json(file: Path) -> dict[str, dict[str, str]]:
 def _add(told: dict[str, dict[str, str]], where: str, key: str, values: Mapping[str, str]) -> None:
     key = key.replace("\\", "/").removeprefix("./")
     if key in told:
-        raise InputError(f"{where}: {key!r} is there twice; keep one of them")
+        raise InputError(f"{where}: {shown(key)!r} is there twice; keep one of them")
     reserved = (*PATH_COLUMNS, *PERSON_COLUMNS)
     told[key] = {name: value for name, value in values.items() if name not in reserved and is_known(value)}
 

@@ -21,6 +21,7 @@ from agreid_plugin.data.datasets import (
     own,
     text_sets,
 )
+from agreid_plugin.data.datasets.files import MOST_LABEL, shown
 from agreid_plugin.data.datasets.tree import Sides, Tree, plain
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import Record
@@ -178,10 +179,14 @@ def load(name: str, root: str | Path, *, skip_bad_names: bool = False, **options
     for option in options:
         if option not in known:
             raise unknown(f"{name}: option", option, known)
-    tree = Tree(name, root, source.folders, skip_bad_names)
-    if tree.file and source.parse is not csv_table.parse:
-        raise InputError(f"{tree.file} is a file; {name} needs its folder")
-    records = sorted(source.parse(tree, **options), key=lambda record: record.path)
+    try:
+        tree = Tree(name, root, source.folders, skip_bad_names)
+        if tree.file and source.parse is not csv_table.parse:
+            raise InputError(f"{tree.file} is a file; {name} needs its folder")
+        records = sorted(source.parse(tree, **options), key=lambda record: record.path)
+    except OSError as error:  # no permission, a disk that fails
+        raise InputError(f"{error.filename or root} cannot be read: {error.strerror}") from None
+    _check(name, root, records)
     if tree.skipped:
         tree.note(f"{len(tree.skipped)} images left out because of their names, first {tree.skipped[0]}")
     return Dataset(
@@ -195,3 +200,12 @@ def load(name: str, root: str | Path, *, skip_bad_names: bool = False, **options
         tree.attribute_file,
         tree.undescribed,
     )
+
+
+def _check(name: str, root: str | Path, records: list[Record]) -> None:
+    if not records:
+        raise InputError(f"{name}: no image is left under {root}")
+    for record in records:
+        for what, number in (("identity", record.pid), ("camera", record.camera)):
+            if abs(number) > MOST_LABEL:
+                raise InputError(f"{shown(record.path)}: {what} {number} is no number up to {MOST_LABEL}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agreid_plugin.data.attributes import is_known
-from agreid_plugin.data.datasets.files import read_json
+from agreid_plugin.data.datasets.files import read_json, shown
 from agreid_plugin.data.datasets.tree import Grammar, Tree, camera_fields
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import Record, View
@@ -76,13 +77,13 @@ def read_cp2108(labels: Path, values: Path | None = None) -> dict[Key, dict[str,
 
 def _check_value(where: str, name: str, value: Any, groups: Mapping[str, tuple[str, ...]] | None) -> None:
     if not isinstance(value, str):
-        raise InputError(f'{where}: {name!r} is {value!r}, expected text; write "Unknown" if nobody knows')
+        raise InputError(f'{where}: {name!r} is {shown(repr(value))}, expected text; write "Unknown" if nobody knows')
     if groups is None or not is_known(value):
         return
     if name not in groups:
-        raise unknown(f"{where}: attribute", name, groups)
+        raise unknown(f"{where}: attribute", shown(name), map(shown, groups))
     if value not in groups[name]:
-        raise unknown(f"{where}: value of {name!r}", value, groups[name])
+        raise unknown(f"{where}: value of {name!r}", shown(value), map(shown, groups[name]))
 
 
 def read_values(path: Path) -> dict[str, tuple[str, ...]]:
@@ -99,7 +100,7 @@ def _read_split(tree: Tree, split: str, file: Path, images: Path) -> list[Record
     lines = tree.listed(file)
     if not lines:
         raise InputError(f"{tree.name}: {split} is empty, {file} names no image")
-    tree.refuse_missing(file, [line for line in lines if not (images / line).is_file()], len(lines))
+    tree.refuse_missing(file, [line for line in lines if not os.path.isfile(images / line)], len(lines))
     return tree.records(split, [images / line for line in lines], GRAMMAR)
 
 
@@ -155,12 +156,15 @@ def _by_key(path: Path, kind: type) -> dict[Key, Any]:
     content = read_json(path, dict)
     found = {}
     for text, value in content.items():
-        match = re.fullmatch(r"(\d+)_([01])_(\d+)", text)
+        match = re.fullmatch(r"(\d{1,18})_([01])_(\d{1,18})", text)
         if not match:
-            raise InputError(f"{path}: key {text!r} is not like 12_0_1 (pid_view_time)")
+            raise InputError(f"{path}: key {shown(text)!r} is not like 12_0_1 (pid_view_time)")
         if not isinstance(value, kind):
             raise InputError(f"{path}: {text!r} is a {type(value).__name__}, expected a {kind.__name__}")
-        found[tuple(map(int, match.groups()))] = value
+        key = tuple(map(int, match.groups()))
+        if key in found:
+            raise InputError(f"{path}: {text!r} is there twice, once with other zeros in front; keep one")
+        found[key] = value
     return found
 
 

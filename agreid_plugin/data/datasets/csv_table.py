@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.datasets import own
-from agreid_plugin.data.datasets.files import existing, read_csv
+from agreid_plugin.data.datasets.files import existing, read_csv, refuse_leaving
 from agreid_plugin.data.datasets.tree import Tree
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import Record
@@ -25,12 +26,15 @@ def parse(
 ) -> list[Record]:
     """Read a table with the columns `path` and `pid`, and as known `split`, `camera`, `view`, `platform`.
 
+    A relative path leads to an image inside the folder of images; an absolute one leads anywhere, as the table is the
+    user's own.
+
     Columns starting with `caption` are captions, `time`, `scene` and `altitude` are tags, all others attributes of the
     image. An attribute's value that is empty or `unknown` is left out.
 
     Args:
         tree: the CSV file, or a folder with one CSV file in it.
-        images: the folder that relative paths start from; by default the table's own.
+        images: the folder that relative paths start from, and may not leave; by default the table's own.
         aerial_cameras: the cameras in the air, for rows without a view.
         split: the split of rows that name none.
         delimiter: what separates the columns.
@@ -42,7 +46,7 @@ def parse(
     ]
     if not rows:
         raise InputError(f"{table}: no rows below the header")
-    tree.refuse_missing(table, [row.path for row in rows if not Path(row.path).is_file()], len(rows))
+    tree.refuse_missing(table, [row.path for row in rows if not os.path.isfile(row.path)], len(rows))
     return tree.without_junk(own.build(rows, aerial_cameras))
 
 
@@ -57,6 +61,8 @@ def _row(where: str, folder: Path, split: str, values: dict[str, str]) -> own.Ro
     known = {name: values.get(name, "") for name in COLUMNS}
     others = {name: text for name, text in values.items() if name not in COLUMNS and text}
     captions = [name for name in others if name.startswith("caption")]
+    if not os.path.isabs(known["path"]):
+        refuse_leaving(where, [known["path"]], "name the folder of images with the option images")
     return own.Row(
         where=where,
         **{**known, "path": str(folder / known["path"]), "split": known["split"] or split},

@@ -3,61 +3,146 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
-from collections.abc import Collection, Iterator
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from agreid_plugin.errors import InputError, did_you_mean
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")
+MOST_LABEL = 2**63 - 1  # what an identity or a camera can be: 64 bits hold it
+MOST_SHOWN = 200  # characters of a name out of a file that a complaint repeats
 
 
 def existing(path: str | Path) -> Path:
     """Return the path, or say which part of it does not exist and which neighbor was probably meant."""
     path = Path(path).expanduser()
-    if path.exists():
+    if os.path.exists(path):
         return path
-    missing = next(p for p in (*reversed(path.parents), path) if not p.exists())
+    missing = next(p for p in (*reversed(path.parents), path) if not os.path.exists(p))
     neighbors = os.listdir(missing.parent) if missing.parent.is_dir() else []
     near = did_you_mean(missing.name, neighbors)
     raise InputError(f"{path} does not exist: no {missing.name!r} in {missing.parent.absolute()}{near}")
 
 
+def shown(text: str) -> str:
+    """Return a name out of a file as a complaint can repeat it: in one line, and not endless."""
+    text = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return text if text.isprintable() else ascii(text)
+
+
 def list_images(folder: Path) -> list[Path]:
-    """Return the images below `folder`, sorted; endings in any case, hidden files are none."""
-    found = []
-    for where, _, names in os.walk(folder, followlinks=True):
-        found += [
-            Path(where, name) for name in names if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith(".")
-        ]
+    """Return the images below `folder`, sorted; endings in any case, hidden files are none.
+
+    Links to folders are followed. A folder that several lead to is read once, so that links in a circle come to an end.
+    """
+    found, seen, folders, links = [], set(), [os.fspath(folder)], []
+    while folders or links:
+        where = folders.pop() if folders else links.pop()
+        place = os.path.realpath(where)
+        if place in seen or not os.path.isdir(where):
+            continue
+        seen.add(place)
+        for entry in _entries(where):
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif entry.is_symlink() and os.path.isdir(entry.path):
+                links.append(entry.path)
+            elif _is_image(entry):
+                found.append(Path(entry.path))
+        links.sort(reverse=True)
     return sorted(found, key=Path.as_posix)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}") from None
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    # A link to nowhere counts, for whoever opens the image to complain about; a pipe or a device does not.
+    is_file = entry.is_symlink() or entry.is_file()
+    return is_file and entry.name.lower().endswith(IMAGE_ENDINGS) and not entry.name.startswith(".")
+
+
+def leaves(name: str) -> bool:
+    """Say whether a path out of a file, in the words of any system, leads out of the folder it starts from."""
+    plain = posixpath.normpath(name.replace("\\", "/"))
+    return plain.split("/")[0] in ("", "..") or re.match(r"[A-Za-z]:(/|$)", plain) is not None
+
+
+def refuse_leaving(where: object, names: Iterable[str], advice: str = "name images by their path inside it") -> None:
+    """Refuse an image's path that leads out of the dataset's folder; links inside the folder may."""
+    for name in names:
+        if leaves(name):
+            raise InputError(f"{where}: {shown(name)} leads out of the dataset's folder; {advice}")
 
 
 def read_text(path: Path) -> str:
     """Return a text file's content, a byte order mark removed."""
+    path = existing(path)
+    if not path.is_file():
+        raise InputError(f"{path}: not a file")
     try:
-        return existing(path).read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def read_lines(path: Path) -> list[str]:
     """Return the paths a list file names, one a line, blank lines left out, separators made forward slashes."""
-    lines = [line.strip().replace("\\", "/").removeprefix("./") for line in read_text(path).splitlines()]
+    lines = [line.strip().replace("\\", "/").removeprefix("./") for line in read_text(path).split("\n")]
     return [line for line in lines if line]
 
 
 def read_json(path: Path, kind: type) -> Any:
     """Return a JSON file's content, which has to be a list or a dict as `kind` says."""
-    try:
-        content = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    content = parse_json(path, read_text(path))
     if not isinstance(content, kind):
         raise InputError(f"{path}: expected a {kind.__name__}, found a {type(content).__name__}")
     return content
+
+
+def parse_json(where: object, text: str) -> Any:
+    """Return what a JSON text says, or one line beginning with `where`; a key twice in one dict is refused."""
+    try:
+        content = json.loads(text, object_pairs_hook=_with_single_keys)
+        if "\\u" in text:  # half a character can be written like this, and nothing could write it down again
+            json.dumps(content, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except UnicodeEncodeError:
+        raise InputError(f"{where}: a text has half a character, a lone surrogate; write the whole one") from None
+    except RecursionError:
+        raise InputError(f"{where}: not JSON that can be read: nested too deeply") from None
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    except ValueError:
+        raise InputError(f"{where}: not JSON that can be read: a number has too many digits") from None
+    return content
+
+
+def _with_single_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise InputError(f"key {shown(twice)} is there twice; keep one")
+    # Names end up in complaints and tables, which are lines.
+    odd = next((key for key in found if not key.isprintable()), None)
+    if odd is not None:
+        raise InputError(f"key {shown(odd)} has characters that cannot be printed")
+    return found
 
 
 def read_entries(path: Path, keys: Collection[str | tuple[str, ...]]) -> list[dict[str, Any]]:
@@ -74,9 +159,12 @@ def read_entries(path: Path, keys: Collection[str | tuple[str, ...]]) -> list[di
 
 def read_csv(path: Path, columns: Collection[str], delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line number, column -> text) for each row of a CSV file that has at least these `columns`."""
-    reader = csv.reader(read_text(path).splitlines(keepends=True), delimiter=delimiter, strict=True)
+    if len(delimiter) != 1 or delimiter in '\r\n"':
+        raise InputError(f"delimiter {delimiter!r} should be one character that can separate columns, such as ,")
+    reader = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
+        _check_header(path, header)
         missing = [name for name in columns if name not in header]
         if missing:
             raise InputError(f"{path}: no column {', '.join(missing)}; found {_listed(header)}")
@@ -89,5 +177,13 @@ def read_csv(path: Path, columns: Collection[str], delimiter: str = ",") -> Iter
         raise InputError(f"{path}: not CSV: {error} at line {reader.line_num}") from error
 
 
+def _check_header(path: Path, header: list[str]) -> None:
+    for name, times in Counter(header).items():
+        if not name.isprintable():
+            raise InputError(f"{path}: the name of column {shown(name)} has characters that cannot be printed")
+        if name and times > 1:
+            raise InputError(f"{path}: column {shown(name)} is there twice; keep one")
+
+
 def _listed(names: Collection[str]) -> str:
-    return ", ".join(sorted(names)) or "nothing"
+    return shown(", ".join(sorted(names))) or "nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def _existing(tree: Tree, lists: Mapping[str, str]) -> list[Path]:
 
 def _read(tree: Tree, file: Path, folder: Path, grammar: Grammar) -> dict[str, Record]:
     lines = tree.listed(file)
-    tree.refuse_missing(file, [line for line in lines if not (folder / line).is_file()], len(lines))
+    tree.refuse_missing(file, [line for line in lines if not os.path.isfile(folder / line)], len(lines))
     found = {}
     for split in ("query", "gallery"):
         paths = [folder / line for line in lines if line.startswith("query") == (split == "query")]

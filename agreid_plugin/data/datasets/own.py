@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -57,7 +58,7 @@ def build(rows: Iterable[Row], aerial_cameras: Collection[int | str] = ()) -> li
             split=_split(row),
             attributes=row.attributes,
             captions=row.captions,
-            tags={**row.tags, **({} if row.pid.lstrip("-").isdigit() else {"identity": row.pid})},
+            tags={**row.tags, **({} if _is_number(row.pid) else {"identity": row.pid})},
         )
         for row in rows
     ]
@@ -65,9 +66,14 @@ def build(rows: Iterable[Row], aerial_cameras: Collection[int | str] = ()) -> li
 
 def _numbers(names: Iterable[str]) -> dict[str, int]:
     names = sorted(set(names))
-    if all(name.lstrip("-").isdigit() for name in names):
+    if all(map(_is_number, names)):
         return {name: int(name) for name in names}
     return {name: number for number, name in enumerate(names)}
+
+
+def _is_number(name: str) -> bool:
+    # What has more digits than a label can hold is a name, like any other.
+    return re.fullmatch(r"-?[0-9]{1,18}", name) is not None
 
 
 def _short(camera: str) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agreid_plugin.data.datasets.files import read_entries
+from agreid_plugin.data.datasets.files import MOST_LABEL, read_entries, refuse_leaving, shown
 from agreid_plugin.data.datasets.tree import Tree
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import Record, View
 
 SPLITS = ("train", "val", "test")
 PATH_KEYS = ("file_path", "img_path")
+TRANSLATIONS = "captions_bt"
+"""The key of an annotation that has every caption translated to French and back."""
 VIEWS = {0: View.AERIAL, 1: View.GROUND}  # by `cam_id`
 
 
@@ -46,12 +49,14 @@ def parse(tree: Tree) -> list[Record]:
     records = []
     for file, split in _annotations(tree, text_set).items():
         entries = read_entries(file, [PATH_KEYS, "id", "captions", *([] if split else ["split"])])
-        paths = [next(entry[key] for key in PATH_KEYS if key in entry) for entry in entries]
-        places = {path: next((f / path for f in folders if (f / path).is_file()), None) for path in paths}
+        paths = _paths(file, entries)
+        places = {path: next((f / path for f in folders if os.path.isfile(f / path)), None) for path in paths}
         tree.refuse_missing(file, [path for path in paths if places[path] is None], len(paths))
         for number, (entry, path) in enumerate(zip(entries, paths, strict=True), start=1):
             told = _told(text_set, f"{file}: entry {number}", {"split": split, **entry})
             records.append(Record(path=str(places[path]), tags=_tags(path), **told))
+    if not records:
+        raise InputError(f"{', '.join(map(str, _annotations(tree, text_set)))}: no entries")
     unseen = sum(record.view is None for record in records)
     if unseen:
         tree.note(f"{unseen} of {len(records)} images have no cam_id: their view is unknown")
@@ -74,17 +79,36 @@ def _annotations(tree: Tree, text_set: TextSet) -> dict[Path, str]:
     return found
 
 
+def _paths(file: Path, entries: list[dict[str, Any]]) -> list[str]:
+    paths = [next(entry[key] for key in PATH_KEYS if key in entry) for entry in entries]
+    for number, path in enumerate(paths, start=1):
+        if not isinstance(path, str):
+            raise InputError(f"{file}: entry {number}: the path is a {type(path).__name__}, expected a text")
+        refuse_leaving(f"{file}: entry {number}", [path])
+    return paths
+
+
 def _told(text_set: TextSet, where: str, entry: dict[str, Any]) -> dict[str, Any]:
-    captions = [entry["captions"]] if isinstance(entry["captions"], str) else entry["captions"]
+    captions = _several(entry["captions"])
     label = entry.get("cam_id")
     if entry["split"] not in SPLITS:
-        raise unknown(f"{where}: split", str(entry["split"]), SPLITS)
-    if not isinstance(entry["id"], int) or not all(isinstance(caption, str) for caption in captions):
+        raise unknown(f"{where}: split", shown(str(entry["split"])), SPLITS)
+    if type(entry["id"]) is not int or abs(entry["id"]) > MOST_LABEL or not _are_texts(captions):
         raise InputError(f"{where}: id has to be a whole number and captions a list of texts")
-    if label is not None and label not in VIEWS:
-        raise InputError(f"{where}: cam_id is {label!r}, expected 0 for aerial or 1 for ground")
+    if not _are_texts(_several(entry.get(TRANSLATIONS) or [])):
+        raise InputError(f"{where}: {TRANSLATIONS} has to be a list of texts, one for each caption")
+    if label is not None and not (isinstance(label, int | float) and label in VIEWS):
+        raise InputError(f"{where}: cam_id is {shown(repr(label))}, expected 0 for aerial or 1 for ground")
     view = text_set.view if label is None else VIEWS[label]
     return {"pid": entry["id"], "split": entry["split"], "view": view, "captions": tuple(captions)}
+
+
+def _several(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _tags(path: str) -> dict[str, str]:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agreid_plugin.data.datasets.files import IMAGE_ENDINGS, existing, list_images, read_lines
+from agreid_plugin.data.datasets.files import (
+    IMAGE_ENDINGS,
+    existing,
+    list_images,
+    read_lines,
+    refuse_leaving,
+    shown,
+)
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import Record, View
 
@@ -101,7 +109,7 @@ class Tree:
         """Return the first of `names` that exists, or say that the layout is not the dataset's."""
         found = self.find(*names)
         if found is None:
-            holds = ", ".join(sorted(os.listdir(self.root))[: 2 * SHOWN]) or "nothing"
+            holds = ", ".join(map(shown, sorted(os.listdir(self.root))[: 2 * SHOWN])) or "nothing"
             raise InputError(f"{self.name}: no {' or '.join(names)} under {self.root}, which holds {holds}")
         return found
 
@@ -126,7 +134,7 @@ class Tree:
     def refuse(self, split: str, bad: list[Path], total: int, example: str) -> None:
         """Complain about badly named images, or count them as skipped."""
         if bad and not self.skip_bad_names:
-            first = ", ".join(path.name for path in bad[:SHOWN]) + (", ..." if len(bad) > SHOWN else "")
+            first = ", ".join(shown(path.name) for path in bad[:SHOWN]) + (", ..." if len(bad) > SHOWN else "")
             raise InputError(
                 f"{self.name}: {len(bad)} of {total} names in {split} are not like {example}: {first}; "
                 "rename them or set skip_bad_names"
@@ -141,8 +149,10 @@ class Tree:
         return kept
 
     def listed(self, file: Path) -> list[str]:
-        """Return the paths a list file names, relative to the dataset's folder."""
-        return [self._inside(line) for line in read_lines(file)]
+        """Return the paths a list file names, relative to the dataset's folder; one that leads out of it is refused."""
+        lines = [self._inside(line) for line in read_lines(file)]
+        refuse_leaving(file, lines)
+        return [posixpath.normpath(line) for line in lines]
 
     def sides(self, file: Path, records: Mapping[str, Record]) -> Sides:
         """Return a list file's query and gallery, sorted, given the records by relative path."""
@@ -159,11 +169,14 @@ class Tree:
     def refuse_missing(self, file: Path, missing: list[str], total: int) -> None:
         """Complain about images a file names and the folder does not have."""
         if missing:
-            raise InputError(f"{file}: {len(missing)} of its {total} images do not exist, first {missing[0]}")
+            raise InputError(f"{file}: {len(missing)} of its {total} images do not exist, first {shown(missing[0])}")
 
     def _inside(self, line: str) -> str:
         first, _, rest = line.partition("/")
-        return self._inside(rest) if rest and plain(first) in self._folders else line
+        while rest and plain(first) in self._folders:
+            line = rest
+            first, _, rest = line.partition("/")
+        return line
 
     def _find_places(self) -> list[Path]:
         inner = self._named_like_us(self.root)

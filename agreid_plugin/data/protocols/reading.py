@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from agreid_plugin.data.datasets.files import read_text
+from agreid_plugin.data.datasets.files import shown
 from agreid_plugin.data.protocols.hiding import RULES
+from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import UNKNOWN, Record, View
 
@@ -53,6 +53,7 @@ class Protocol:
         return f"{self.dataset}/{self.name}"
 
 
+TEXTS = ("restrict", "source", "note", "kind", "list")
 KEYS = {"list" if f.name == "list_file" else f.name for f in fields(Protocol)} - {"dataset", "name"}
 
 
@@ -75,10 +76,7 @@ def property_of(record: Record, name: str) -> str:
 def read_protocols(path: str | Path) -> dict[str, dict[str, Protocol]]:
     """Read a protocol file: dataset -> name -> protocol."""
     path = Path(path)
-    try:
-        content = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path)
     if not isinstance(content, dict) or not all(isinstance(rows, dict) for rows in content.values()):
         raise InputError(f"{path}: expected dataset -> protocol -> row")
     return {
@@ -88,35 +86,41 @@ def read_protocols(path: str | Path) -> dict[str, dict[str, Protocol]]:
 
 
 def _protocol(path: Path, dataset: str, name: str, row: Any) -> Protocol:
-    where = f"{path}: {dataset}/{name}"
+    where = f"{path}: {shown(dataset)}/{shown(name)}"
     if not isinstance(row, dict):
-        raise InputError(f"{where}: expected a row of keys, found {row!r}")
+        raise InputError(f"{where}: expected a row of keys, found a {type(row).__name__}")
     _all_known(f"{where}: key", row, KEYS)
+    for key in TEXTS:
+        if not isinstance(row.get(key, ""), str):
+            raise InputError(f"{where}: {key} is a {type(row[key]).__name__}, expected a text")
     _all_known(f"{where}: kind", [row.get("kind", "image")], KINDS)
     _all_known(f"{where}: restrict", [row.get("restrict", "")], RESTRICTIONS)
-    hide = _several(row.get("hide", []))
+    hide = _several(f"{where}: hide", row.get("hide", []))
     _all_known(f"{where}: hiding rule", hide, RULES)
     if not row.get("source"):
         raise InputError(f"{where}: no source, say where the protocol was read")
     filters = {side: _filter(f"{where}: {side} filter", row.get(side, {})) for side in ("query", "gallery")}
-    texts = {key: row[key] for key in ("restrict", "source", "note", "kind") if key in row}
-    return Protocol(dataset, name, hide=hide, list_file=row.get("list", ""), **filters, **texts)
+    texts = {"list_file" if key == "list" else key: row[key] for key in TEXTS if key in row}
+    return Protocol(dataset, name, hide=hide, **filters, **texts)
 
 
 def _filter(where: str, given: Any) -> Filter:
     if not isinstance(given, dict):
-        raise InputError(f"{where}: expected property: value, found {given!r}")
+        raise InputError(f"{where}: expected property: value, found a {type(given).__name__}")
     _all_known(where, given, FILTERS)
-    wanted = {name: _several(value) for name, value in given.items()}
+    wanted = {name: _several(f"{where}: {name}", value) for name, value in given.items()}
     _all_known(f"{where}: view", wanted.get("view", ()), [view.name.lower() for view in View])
     return wanted
 
 
-def _several(value: Any) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+def _several(where: str, value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str | int | float | date) for each in values):
+        raise InputError(f"{where}: expected a value or a list of values")
+    return tuple(map(str, values))
 
 
 def _all_known(kind: str, names: Any, known: Any) -> None:
     for name in names:
         if name not in known:
-            raise unknown(kind, str(name), known)
+            raise unknown(kind, shown(str(name)), known)

@@ -20,7 +20,8 @@ from agreid_plugin.data.sentences import PROMPTS, person_sentence, prompt_positi
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.losses import IdentityLoss, OnFeatures, SupConLoss, clip_objectives
 from agreid_plugin.nn.bnneck import BNNeck
-from agreid_plugin.nn.clip import ImageTower, TextTower, freeze
+from agreid_plugin.nn.clip import ImageTower, TextTower
+from agreid_plugin.nn.clip_freezing import freeze
 from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod
 
 NECKS = ("before", "after")
@@ -118,7 +119,7 @@ class CLIPReID(ReIDMethod):
         self.text_classifier = TextClassifier(identities, text.embed_dim)
         self.objectives = clip_objectives(margin=0.3) if objectives is None else objectives
         self.text_loss = IdentityLoss(smoothing=0.1, over_all=True) if text_loss is None else text_loss
-        self.prompt_objective = SupConLoss()
+        self.prompt_objective = SupConLoss(gather=False)  # every process learns them from all images
         self.neck = _known(neck)
         self.register_buffer("prompts", 0.02 * torch.randn(identities, PROMPTS, text.width), persistent=False)
         self.register_buffer("sentence", _sentence(text), persistent=False)

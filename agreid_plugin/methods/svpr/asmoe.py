@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet, draw_linear
+from agreid_plugin.nn.usage import Sent
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,22 @@ class AttributeExperts(nn.Module):
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mixture and the gate's logits: (..., C) -> (..., C), (..., experts)."""
         logits = _precisely(self.gate, vectors)
+        weights = self._weights(logits)
+        made = torch.stack([expert(vectors) for expert in self.experts], dim=-2)  # (..., experts, C)
+        return (weights.unsqueeze(-1).to(made.dtype) * made).sum(dim=-2), logits
+
+    def sent(self, arguments: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> Sent:  # noqa: ARG002
+        """Tell who counts experts where the vectors of a call went."""
+        logits = outputs[1].detach().flatten(0, -2)
+        return Sent(self._weights(logits), self.top_k, (range(len(self.experts)),))
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        """Return the experts' weights, 0 for those that do not count: (..., experts)."""
         weights = logits.softmax(dim=-1)
         if self.top_k < len(self.experts):
             strongest = weights.topk(self.top_k, dim=-1).indices
             weights = weights * torch.zeros_like(weights).scatter(-1, strongest, 1)
-        made = torch.stack([expert(vectors) for expert in self.experts], dim=-2)  # (..., experts, C)
-        return (weights.unsqueeze(-1).to(made.dtype) * made).sum(dim=-2), logits
+        return weights
 
 
 class ScoredFusion(nn.Module):

@@ -120,7 +120,7 @@ class SVPRBackbone(nn.Module):
     ) -> AttributeFeatures:
         if labels is None:
             nothing = torch.full((1, len(self.text.schema)), UNKNOWN, device=identity.device)
-            text = self.text.attributes(nothing, remember).expand(len(identity), -1)
+            text = self.text.attributes(nothing, remember).expand(identity.shape[0], -1)
         else:
             text = self.text.attributes(labels, remember)
         return self.asmoe(text, patches, identity)

@@ -63,7 +63,7 @@ class PatchScores(nn.Module):
             dtype = self.query.weight.dtype
             projected = self.query(query.to(dtype)), self.key(candidates.to(dtype))
             query, key = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projected)
-            logits = query @ key.mT / math.sqrt(key.shape[-1])  # (B, heads, 1, n)
+            logits = query @ key.transpose(-2, -1) / math.sqrt(key.shape[-1])  # (B, heads, 1, n)
             return logits.softmax(dim=-1).mean(dim=1).squeeze(1)
 
 
@@ -146,7 +146,7 @@ class GatedRefinement(Refinement):
     def forward(self, identity: Tensor, attributes: Tensor | None, patches: Tensor) -> Refined:
         """Refine: f_cls (B, C), f_asmoe (B, C) or None, (B, P, C)."""
         start = identity if attributes is None else identity + attributes
-        token = self.token.to(start.dtype).expand(len(start), 1, -1)
+        token = self.token.to(start.dtype).expand(start.shape[0], 1, -1)
         query = self.entry(token, start.unsqueeze(1))
         places, updated, chosen = _all_places(patches), patches, []
         for _ in range(self.stages):
@@ -175,7 +175,7 @@ def written(patches: Tensor, places: Tensor, values: Tensor) -> Tensor:
 
 
 def _all_places(patches: Tensor) -> Tensor:
-    return torch.arange(patches.shape[1], device=patches.device).expand(len(patches), -1)
+    return torch.arange(patches.shape[1], device=patches.device).expand(patches.shape[0], -1)
 
 
 def straight_through(scores: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from agreid_plugin.methods.svpr.words import WORDS, ViewWords
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.view_predictor import ViewPredictor
-from agreid_plugin.types import UNKNOWN, VIEW_SOURCES, AttributeGuess, Batch, HeadOutputs, ReIDMethod
+from agreid_plugin.types import UNKNOWN, VIEW_SOURCES, AttributeGuess, Batch, HeadOutputs, ReIDMethod, known_or
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,22 @@ class SVPR(ReIDMethod):
         told = [features.attributes.vector] if self.embeds_attributes and features.attributes else []
         return torch.cat([*features.parts, *told], dim=1)
 
+    @property
+    def tells_views(self) -> bool:
+        """Whether there is a view predictor."""
+        return self.view_predictor is not None
+
+    def told_views(self, outputs: SVPROutputs) -> Tensor | None:
+        """Return the views that test images were taken for, (B,); None where they were given."""
+        return None if outputs.predicted is None else self.words.meant(outputs.predicted.argmax(dim=1))[0]
+
+    def with_views(self, batch: Batch) -> Batch:
+        """Return a batch whose unknown views, and platforms, are those of the view predictor."""
+        if not self.tells_views:
+            return batch
+        views, platforms = self.words.meant(self.words.fitting(self._logits(batch), batch.views).argmax(dim=1))
+        return batch.with_(views=known_or(batch.views, views), platforms=known_or(batch.platforms, platforms))
+
     def predict_attributes(self, outputs: SVPROutputs) -> list[list[AttributeGuess]]:
         """Return what each image's attributes are taken for, in the schema's order."""
         if self.schema is None:
@@ -210,6 +226,9 @@ class SVPR(ReIDMethod):
         """Run the view predictor where it is learned or asked."""
         if self.view_predictor is None or not (self.training or self.view_source == "predicted"):
             return None
+        return self._logits(batch)
+
+    def _logits(self, batch: Batch) -> Tensor:
         return self.view_predictor.classify(self.backbone.image.patches(batch.images))
 
     def _views(self, batch: Batch, predicted: Tensor | None) -> Tensor | None:

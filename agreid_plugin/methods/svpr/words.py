@@ -49,3 +49,24 @@ class ViewWords:
         ground = table[platforms] if "platforms" in self.inputs else table[PLATFORMS.index("cctv")]
         aerial = table[PLATFORMS.index("uav")]
         return ground.where(views == View.GROUND, aerial.where(views == View.AERIAL, UNKNOWN))
+
+    def meant(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the view and the platform that words stand for, the first platform of several: (B,) -> (B,), (B,)."""
+        platforms = self._platforms(labels.device)
+        return self._views(labels.device)[labels], platforms[labels]
+
+    def fitting(self, logits: Tensor, views: Tensor | None) -> Tensor:
+        """Return the logits of words with those out that a known view does not have: (B, words), (B,) -> (B, words)."""
+        if views is None:
+            return logits
+        other = (views[:, None] != UNKNOWN) & (self._views(logits.device) != views[:, None])
+        return logits.masked_fill(other, -torch.inf)
+
+    def _platforms(self, device: torch.device) -> Tensor:
+        """Return the first platform of each word: (words,)."""
+        return torch.tensor([self.by_platform.index(label) for label in range(len(self.distinct))], device=device)
+
+    def _views(self, device: torch.device) -> Tensor:
+        """Return the view of each word: (words,)."""
+        aerial = self._platforms(device) == PLATFORMS.index("uav")
+        return torch.where(aerial, int(View.AERIAL), int(View.GROUND))

@@ -87,7 +87,7 @@ class ImageEncoder(nn.Module):
         if self.view_token is None:
             return tokens
         view = self.tower.visual.ln_pre(self.view_token).to(tokens.dtype)
-        return torch.cat([tokens, view.expand(len(tokens), 1, -1)], dim=1)
+        return torch.cat([tokens, view.expand(tokens.shape[0], 1, -1)], dim=1)
 
 
 def read_texts(tower: TextTower, tokens: Tensor, attention: bool = True) -> Encoded:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.nn.usage import Sent
 from agreid_plugin.types import View
 
 SAMPLING = ("gumbel", "argmax")
@@ -66,6 +68,12 @@ class Experts(nn.Module):
         parts = zip(values[order].split(counts), weights[order].split(counts), groups, strict=True)
         mixed = [self._mixed(own, scale, top_k, group, layers) for own, scale, group in parts]
         return torch.cat(mixed)[order.argsort()]
+
+    def sent(self, arguments: tuple[Any, ...], outputs: Tensor) -> Sent:  # noqa: ARG002
+        """Tell who counts experts where the tokens of a call went, its arguments those of `forward`."""
+        _, weights, top_k, groups, group_of = arguments
+        of_tokens = None if group_of is None else group_of.repeat_interleave(weights.shape[1])
+        return Sent(weights.flatten(0, 1), top_k, tuple(groups), of_tokens)
 
     def unbound(self) -> list[tuple[Tensor, ...]]:
         """Return each expert's weights: taken all at once, their gradients are written once."""
@@ -202,7 +210,8 @@ class HRMoEBlock(MoEBlock):
         """Say which experts images of these views may go to, 0 of M where True (Eq. 7): (B,) -> (B, E)."""
         experts = torch.arange(self.feature_router.out_features, device=views.device)
         aerial, ground = ((experts >= group.start) & (experts < group.stop) for group in self.groups)
-        return torch.where((views == View.AERIAL).unsqueeze(1), aerial, ground)
+        seen = (views == View.AERIAL).unsqueeze(1)
+        return (seen & aerial) | (~seen & ground)
 
     def _drawn(self, logits: Tensor) -> Tensor:
         """Add the noise by which the largest logit is a draw from their softmax, where one is wanted."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.methods.tag_clip.hrmoe import Experts
+from agreid_plugin.nn.dense_experts import swap
 
 
 class DenseExperts(Experts):
@@ -30,7 +31,4 @@ class DenseExperts(Experts):
 
 def run_densely(model: nn.Module) -> None:
     """Have every mixture of experts within a model run all its experts, from now on; weights stay where they are."""
-    for owner in list(model.modules()):
-        for name, module in list(owner.named_children()):
-            if type(module) is Experts:
-                setattr(owner, name, DenseExperts(module))
+    swap(model, Experts, DenseExperts)

@@ -101,7 +101,7 @@ class TAGCLIP(TwoStageMethod):
         share: float = 0.3,
         local_width: int = 1024,
         text_dropout: float = 0.05,
-        gather: bool = False,
+        gather: bool = True,
     ):
         super().__init__()
         routers = {"experts": experts, "top_k": top_k, "noise": noise}
@@ -176,6 +176,18 @@ class TAGCLIP(TwoStageMethod):
     def embed(self, outputs: TAGCLIPOutputs) -> Tensor:
         """Return the features of images, or of sentences in a batch without images; see `Features.embedding`."""
         return (outputs.texts if outputs.images is None else outputs.images).embedding
+
+    @property
+    def tells_views(self) -> bool:
+        """Whether routers learn to tell the views of images."""
+        return self.decoupling.view is not None
+
+    def told_views(self, outputs: TAGCLIPOutputs) -> Tensor | None:
+        """Return the views that the routers took images for, (B,); None where they have not learned to tell."""
+        if not self.tells_views:
+            return None
+        surely = [one.logits.softmax(dim=1) for one in outputs.images.routed]  # blocks of (B, V)
+        return torch.stack(surely).mean(dim=0).argmax(dim=1)
 
     def _read_images(self, images: Tensor) -> Encoded:
         return self.image(images, attention=self.image_local is not None)

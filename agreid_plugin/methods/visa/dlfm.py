@@ -41,12 +41,16 @@ class GraphBranch(nn.Module):
         """Return what the graph layer makes of the queries, before the norm."""
         if not self.gradient:
             queries, patches = queries.detach(), patches.detach()
-        nearest = nearest_patches(queries if self.own_patches else feature.unsqueeze(1), patches, self.neighbors)
+        nearest = self.nearest(queries, feature, patches)
         if self.own_patches:
             chosen = torch.zeros(*queries.shape[:2], patches.shape[1], dtype=torch.bool, device=patches.device)
-            return self.graph(queries, patches, chosen.scatter(-1, nearest, True))
+            return self.graph(queries, patches, chosen.scatter(-1, nearest, 1))
         index = nearest.transpose(1, 2).expand(-1, -1, patches.shape[-1])  # (B, K, D)
         return self.graph(queries, patches.gather(1, index))
+
+    def nearest(self, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
+        """Return the patches that each query chooses, (B, M, K); (B, 1, K) where the branch's feature chooses."""
+        return nearest_patches(queries if self.own_patches else feature.unsqueeze(1), patches, self.neighbors)
 
 
 class DLFM(nn.Module):

@@ -18,7 +18,7 @@ from agreid_plugin.methods.visa.backbone import ViSABackbone, ViSAFeatures
 from agreid_plugin.methods.visa.reading import reading
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.view_predictor import ViewPredictor
-from agreid_plugin.types import UNKNOWN, VIEW_SOURCES, Batch, HeadOutputs, ReIDMethod, View
+from agreid_plugin.types import UNKNOWN, VIEW_SOURCES, Batch, HeadOutputs, ReIDMethod, View, known_or
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,28 @@ class ViSA(ReIDMethod):
             return outputs.identity.embedding
         return torch.cat([outputs.identity.embedding, outputs.local.embedding], dim=1)
 
+    @property
+    def tells_views(self) -> bool:
+        """Whether there is a view predictor."""
+        return self.view_predictor is not None
+
+    def told_views(self, outputs: ViSAOutputs) -> Tensor | None:
+        """Return the views that test images were taken for, (B,); None where they were given."""
+        return None if outputs.predicted is None else outputs.predicted.argmax(dim=1)
+
+    def with_views(self, batch: Batch) -> Batch:
+        """Return a batch whose unknown views are those of the view predictor."""
+        if not self.tells_views:
+            return batch
+        return batch.with_(views=known_or(batch.views, self._logits(batch).argmax(dim=1)))
+
     def _predict(self, batch: Batch) -> Tensor | None:
         """Run the view predictor where it is learned or asked."""
         if self.view_predictor is None or not (self.training or self.view_source == "predicted"):
             return None
+        return self._logits(batch)
+
+    def _logits(self, batch: Batch) -> Tensor:
         return self.view_predictor(self.backbone.encoder.vit, batch.images)
 
     def _views(self, batch: Batch, predicted: Tensor | None) -> Tensor | None:

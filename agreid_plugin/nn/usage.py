@@ -1,0 +1,172 @@
+"""How often a mixture's experts are chosen, counted while a model trains, or while it is tested.
+
+Nothing of the model is changed: counting reads what modules were called with and what they returned.
+
+Shapes: N things that are routed, images or tokens; E experts, G groups of them, k chosen experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.types import View
+
+UsageByModule = dict[str, "Usage"]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one call of a module sent to which experts."""
+
+    weights: Tensor  # (N, E) of the experts, 0 for those not chosen
+    top_k: int  # experts chosen for each
+    groups: tuple[range, ...]  # experts that a group may choose among
+    group_of: Tensor | None = None  # (N,); without it there is one group
+
+
+@runtime_checkable
+class Mixture(Protocol):
+    """A module that sends things to experts, or is told where they are sent."""
+
+    def sent(self, arguments: tuple[Any, ...], outputs: Any) -> Sent:
+        """Return what a call with these arguments and outputs sent where."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the experts of a module were given so far."""
+
+    top_k: int
+    groups: tuple[range, ...]
+    routed: Tensor  # (G,) things
+    chosen: Tensor  # (G, E) how many of them went to the expert
+    weights: Tensor  # (G, E) the sum of their weights for it
+
+    @classmethod
+    def of(cls, sent: Sent) -> Usage:
+        """Count one call."""
+        weights = sent.weights.detach().double()
+        group_of = sent.group_of if sent.group_of is not None else weights.new_zeros(len(weights), dtype=torch.long)
+        member = torch.stack([group_of == group for group in range(len(sent.groups))]).double()  # (G, N)
+        return cls(sent.top_k, sent.groups, member.sum(1), member @ (weights > 0).double(), member @ weights)
+
+    def __add__(self, other: Usage) -> Usage:
+        sums = (getattr(self, name) + getattr(other, name) for name in ("routed", "chosen", "weights"))
+        return Usage(self.top_k, self.groups, *sums)
+
+    def cpu(self) -> Usage:
+        """Return the same on the CPU."""
+        return Usage(self.top_k, self.groups, self.routed.cpu(), self.chosen.cpu(), self.weights.cpu())
+
+    def by_group(self) -> Iterator[tuple[str, int, dict[int, float]]]:
+        """Yield each group's name, how much was routed in it, and every expert's share of that.
+
+        The share is of things that went to the expert, so that shares add up to k. Where all go to every expert of the
+        group, that says nothing, and it is the expert's share of the weights.
+        """
+        for number, experts in enumerate(self.groups):
+            routed = int(self.routed[number])
+            counted = self.weights if self.top_k == len(experts) else self.chosen
+            shares = (counted[number] / max(routed, 1)).tolist()
+            yield group_name(number, len(self.groups)), routed, {expert: shares[expert] for expert in experts}
+
+
+class UsageCounter:
+    """Counts what the mixtures of a model are given while it trains, or while it does not.
+
+    Sums stay on the model's device until they are asked for, so that no step waits for them.
+
+    Args:
+        model: the model. A copy of it that is made while counting would count as well.
+        training: count in training, and not in evaluation; False for the reverse.
+    """
+
+    def __init__(self, model: nn.Module, training: bool = True):
+        self._model, self._training = model, training
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._counted: UsageByModule = {}
+
+    def start(self) -> int:
+        """Begin to count; return the number of mixtures found."""
+        for name, module in self._model.named_modules():
+            if isinstance(module, Mixture):
+                self._handles.append(module.register_forward_hook(self._counting(name)))
+        return len(self._handles)
+
+    def stop(self) -> None:
+        """Let go of the model."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def take(self) -> UsageByModule:
+        """Return what was counted, by the module's name, and count from zero again."""
+        counted, self._counted = self._counted, {}
+        return {name: usage.cpu() for name, usage in counted.items()}
+
+    def _counting(self, name: str):
+        def count(module: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> None:
+            if module.training == self._training:
+                usage = Usage.of(module.sent(arguments, outputs))
+                self._counted[name] = self._counted[name] + usage if name in self._counted else usage
+
+        return count
+
+
+def merged(parts: Iterable[UsageByModule]) -> UsageByModule:
+    """Add up what several processes counted."""
+    total: UsageByModule = {}
+    for part in parts:
+        for name, usage in part.items():
+            total[name] = total[name] + usage if name in total else usage
+    return total
+
+
+def scalars(usage: UsageByModule) -> dict[str, float]:
+    """Return each expert's share as `module/group/expert` -> number; a group that was given nothing has none."""
+    return {
+        f"{_path(name, group)}/{expert}": share
+        for name, counted in usage.items()
+        for group, routed, shares in counted.by_group()
+        if routed
+        for expert, share in shares.items()
+    }
+
+
+def complaints(usage: UsageByModule) -> list[str]:
+    """Return a line for each group that was given nothing, and for those of whose experts some were not chosen."""
+    lines = []
+    for name, counted in usage.items():
+        for number, (group, routed, shares) in enumerate(counted.by_group()):
+            where = _path(name, group)
+            idle = [str(expert) for expert in shares if not counted.chosen[number, expert]]
+            if not routed:
+                lines.append(f"{where}: the group was never chosen, its experts learn nothing")
+            elif idle:
+                found = f"of {len(shares)} experts, {', '.join(idle)} were never chosen in {routed} choices"
+                lines.append(f"{where}: {found}")
+    return lines
+
+
+def told(usage: Mapping[str, Usage]) -> list[str]:
+    """Return a line of every expert's share in percent, for each group."""
+    return [
+        f"{_path(name, group)}: " + "  ".join(f"{expert}: {100 * share:.1f}" for expert, share in shares.items())
+        for name, counted in usage.items()
+        for group, _, shares in counted.by_group()
+    ]
+
+
+def group_name(number: int, groups: int) -> str:
+    """Return what a group is called: nothing if there is one, its view if there are as many as views."""
+    if groups == 1:
+        return ""
+    return View(number).name.lower() if groups == len(View) else str(number)
+
+
+def _path(name: str, group: str) -> str:
+    return f"{name}/{group}" if group else name
