@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from agreid_plugin.data.datasets.files import read_json
+from agreid_plugin.data.datasets.files import MOST_LABEL, read_json, shown
 from agreid_plugin.data.protocols import Meta, Protocol
+from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.bootstrap import DRAWS, LEVEL, Interval
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances
@@ -54,13 +55,17 @@ class Calibration:
 
     def save(self, path: str | Path) -> None:
         """Write JSON."""
-        Path(path).write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
+        with whole_file(Path(path)) as draft:
+            draft.write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
         """Read what `save` wrote."""
         content = read_json(Path(path), dict)
         try:
+            for name, kind in (("protocol", str), ("distance", str), ("views", str), ("level", float), ("draws", int)):
+                if type(content[name]) is not kind:
+                    raise TypeError(f"{name} is {shown(repr(content[name]))}")
             directions = {name: _direction(**entry) for name, entry in content.pop("directions").items()}
             return cls(**{**content, "notes": tuple(content["notes"])}, directions=directions)
         except (KeyError, TypeError, AttributeError) as error:
@@ -135,10 +140,23 @@ def _too_few(name: str, pairs: Pairs, fpr: float) -> str:
 
 
 def _direction(points: list[dict], roc: list[list[float]], **counts: int) -> Direction:
-    return Direction(points=tuple(_point(**point) for point in points), roc=tuple(map(tuple, roc)), **counts)
+    points = tuple(_point(**point) for point in points)
+    return Direction(points=points, roc=tuple(tuple(map(_number, pair)) for pair in roc), **_numbers(counts))
 
 
 def _point(threshold_interval: dict, tpr_interval: dict, **numbers: float) -> OperatingPoint:
+    intervals = {"threshold_interval": threshold_interval, "tpr_interval": tpr_interval}
     return OperatingPoint(
-        threshold_interval=Interval(**threshold_interval), tpr_interval=Interval(**tpr_interval), **numbers
+        **{name: Interval(**_numbers(interval)) for name, interval in intervals.items()}, **_numbers(numbers)
     )
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _number(value: Any) -> float:
+    """Return a number out of a file."""
+    if type(value) not in (int, float) or (isinstance(value, int) and abs(value) > MOST_LABEL):
+        raise TypeError(f"{shown(repr(value))} is no number")
+    return value

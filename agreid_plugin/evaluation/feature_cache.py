@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
+from agreid_plugin.data.datasets.arrays import read_arrays, told_in
 from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.search import Gallery
-from agreid_plugin.types import UNKNOWN
+from agreid_plugin.evaluation.index.entries import Chunk, Entry
+from agreid_plugin.evaluation.inputs import as_features
+from agreid_plugin.types import UNKNOWN, View
 
 KIND = "agreid_plugin gallery features"
 Stamp = tuple[str, int, int]
@@ -50,7 +51,7 @@ class FeatureCache:
 
     def missing(self, paths: Iterable[str]) -> list[str]:
         """Return the files that are not known as they are now."""
-        stamps = {path: _stamp(path) for path in paths}  # before they are read: what changes then is read again
+        stamps = {path: stamp_of(path) for path in paths}  # before they are read: what changes then is read again
         self._stamps.update(stamps)
         return [path for path, stamp in stamps.items() if stamp not in self._known]
 
@@ -59,13 +60,14 @@ class FeatureCache:
         self._known[self._stamps[path]] = feature, view
         self._changed = True
 
-    def gallery(self, paths: Iterable[str]) -> Gallery:
+    def chunk(self, paths: Iterable[str]) -> Chunk:
         """Return those of the files that are known, in this order."""
         found = [path for path in paths if self._stamps[path] in self._known]
         if not found:
             raise InputError("no image is left to search in")
         features, views = zip(*(self._known[self._stamps[path]] for path in found), strict=True)
-        return Gallery(found, np.stack(features), np.array(views))
+        seen = [None if view == UNKNOWN else View(view) for view in views]
+        return Chunk([Entry(path, view) for path, view in zip(found, seen, strict=True)], np.stack(features))
 
     def save(self) -> None:
         """Write the file, whole or not at all, if there is something new; files that no longer exist are forgotten."""
@@ -87,20 +89,22 @@ class FeatureCache:
 
     def _read(self, path: Path) -> None:
         try:
-            with np.load(path, allow_pickle=False) as file:
-                about = json.loads(file["about"].tobytes())
-                features, views = file["features"], file["views"].tolist()
+            arrays = read_arrays(path, "a cache")
+            about = told_in(arrays["about"], path)
+            features, views = arrays["features"], arrays["views"].tolist()
+            features = as_features(features, "gallery").numpy() if len(features) else features
             if about["kind"] != KIND:
                 raise ValueError(about["kind"])
             stamps = [(str(name), int(size), int(time)) for name, size, time in about["files"]]
-            known = dict(zip(stamps, zip(features, views, strict=True), strict=True))
-        except (KeyError, TypeError, AttributeError, ValueError, EOFError, OSError, zipfile.BadZipFile):
+            known = dict(zip(stamps, zip(features, map(int, views), strict=True), strict=True))
+            self.outdated = about["maker"] != self.maker
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise InputError(f"{path} is no cache of gallery features: choose another name, or remove it") from None
-        self.outdated = about["maker"] != self.maker
         self._known = {} if self.outdated else known
 
 
-def _stamp(path: str) -> Stamp:
+def stamp_of(path: str) -> Stamp:
+    """Return what tells a file from another of its name."""
     try:
         told = os.stat(path)
     except OSError:  # a link to nowhere, perhaps; whoever reads it says so

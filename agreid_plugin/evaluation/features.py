@@ -8,20 +8,24 @@ Shapes: N images, C captions, D width.
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from agreid_plugin.data.datasets import Dataset, Sides
-from agreid_plugin.data.datasets.files import existing
+from agreid_plugin.data.datasets.arrays import read_arrays, told_in
+from agreid_plugin.data.datasets.files import MOST_LABEL, shown
+from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.inputs import as_features, check_lengths
-from agreid_plugin.types import Record, View
+from agreid_plugin.evaluation.metrics import check_views
+from agreid_plugin.types import UNKNOWN, Record, View
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class FeatureSet:
         images: (N, D) arrays, one for each kind of feature: the global one first, local ones behind it.
         captions: (C, D) arrays, one for each kind; one row for each caption of each record, in the records' order.
         views: whether the model was `given` views, `predicted` them or, empty, uses none.
+        unreadable: test images that could not be read, and are neither here nor in the dataset.
     """
 
     dataset: Dataset
@@ -41,6 +46,7 @@ class FeatureSet:
     images: tuple[np.ndarray, ...]
     captions: tuple[np.ndarray, ...] = ()
     views: str = ""
+    unreadable: int = 0
 
     def __post_init__(self) -> None:
         paths = [record.path for record in self.records]
@@ -84,6 +90,7 @@ def save_features(path: str | Path, features: FeatureSet) -> None:
         "dataset": features.dataset.name,
         "root": features.dataset.root,
         "views": features.views,
+        "unreadable": features.unreadable,
         "features": [_plain(record) for record in features.records],
         # All test images, also those without a feature: a protocol that asks for them must be refused, not computed
         # from the others under its name.
@@ -94,27 +101,33 @@ def save_features(path: str | Path, features: FeatureSet) -> None:
         },
     }
     text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
-    with Path(path).open("wb") as file:
-        np.savez(file, about=text, **_named("image", features.images), **_named("caption", features.captions))
+    try:
+        with whole_file(Path(path)) as draft, draft.open("wb") as file:
+            np.savez(file, about=text, **_named("image", features.images), **_named("caption", features.captions))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def load_features(path: str | Path) -> FeatureSet:
     """Read what `save_features` wrote."""
+    arrays = read_arrays(path, "features saved by this package")
     try:
-        with np.load(existing(path), allow_pickle=False) as file:
-            arrays = dict(file)
-        about = json.loads(arrays.pop("about").tobytes())
-        return FeatureSet(
+        about = told_in(arrays.pop("about"), "what it tells of the images")
+        features = FeatureSet(
             _dataset(about),
             [_record(**entry) for entry in about["features"]],
             images=_numbered("image", arrays),
             captions=_numbered("caption", arrays),
             views=about["views"],
+            unreadable=_a(int, about.get("unreadable", 0)),  # not in files of earlier versions
         )
-    except (KeyError, TypeError, AttributeError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: not features saved by this package: {error}") from error
+        check_views(features.views)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        told = str(error) if isinstance(error, InputError) else shown(repr(error))
+        raise InputError(f"{path}: not features saved by this package: {told}") from error
+    if not features.images:
+        raise InputError(f"{path}: no features of images in it")
+    return features
 
 
 def _dataset(about: Mapping[str, Any]) -> Dataset:
@@ -123,15 +136,46 @@ def _dataset(about: Mapping[str, Any]) -> Dataset:
         for name, sides in about["lists"].items()
     }
     records = tuple(_record(**entry) for entry in about["records"])
-    return Dataset(about["dataset"], about["root"], records, lists=lists)
+    return Dataset(_a(str, about["dataset"]), _a(str, about["root"]), records, lists=lists)
 
 
 def _plain(record: Record) -> dict[str, Any]:
     return {name: value for name, value in asdict(record).items() if value not in (None, "", (), {})}
 
 
-def _record(view: int | None = None, captions: Sequence[str] = (), **values: Any) -> Record:
-    return Record(view=None if view is None else View(view), captions=tuple(captions), **values)
+def _record(
+    path: str,
+    pid: int,
+    camera: int = UNKNOWN,
+    view: int | None = None,
+    captions: Sequence[str] = (),
+    attributes: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    **words: str,
+) -> Record:
+    for number in (pid, camera):
+        if abs(_a(int, number)) > MOST_LABEL:
+            raise ValueError(f"{number} is no label")
+    return Record(
+        _a(str, path),
+        pid,
+        camera,
+        None if view is None else View(view),
+        attributes=_texts(attributes or {}),
+        captions=tuple(_a(str, caption) for caption in _a(list, captions or [])),
+        tags=_texts(tags or {}),
+        **_texts(words),
+    )
+
+
+def _texts(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: _a(str, value) for name, value in _a(dict, values).items()}
+
+
+def _a(kind: type[T], value: Any) -> T:
+    if type(value) is not kind:
+        raise TypeError(f"{shown(repr(value))} where a {kind.__name__} should be")
+    return value
 
 
 def _named(kind: str, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

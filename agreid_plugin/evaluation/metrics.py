@@ -70,6 +70,7 @@ class Metrics:
         distance: how images were compared.
         views: whether the model was `given` the test images' views, `predicted` them or, empty, uses none.
         fingerprint: tells query and gallery sets apart.
+        unreadable: test images of the dataset that could not be read and are neither query nor gallery.
         per_query: results query by query; None when they were not kept.
     """
 
@@ -84,6 +85,7 @@ class Metrics:
     distance: str = "cosine"
     views: str = ""
     fingerprint: str = ""
+    unreadable: int = 0
     per_query: PerQuery | None = None
 
     def __getitem__(self, number: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -81,6 +82,10 @@ def caption_meta(records: Iterable[Record]) -> Meta:
 
 
 def _evaluate(features: FeatureSet, protocol: Protocol, distances: MakeDistances, memory: float) -> Metrics:
+    return replace(_numbers(features, protocol, distances, memory), unreadable=features.unreadable)
+
+
+def _numbers(features: FeatureSet, protocol: Protocol, distances: MakeDistances, memory: float) -> Metrics:
     if protocol.kind == "text":
         return _evaluate_text(features, protocol, memory)
     query, gallery, *metas = sides(features, protocol)

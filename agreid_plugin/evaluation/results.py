@@ -6,6 +6,7 @@ Results of single queries, which comparisons need, are in results.queries.npz be
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from agreid_plugin.data.datasets.files import read_json
+from agreid_plugin.data.datasets.arrays import read_arrays
+from agreid_plugin.data.datasets.files import MOST_LABEL, read_json, shown
+from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.confidence import require_comparable
-from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, means
+from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, means
 
 FILE_NAME = "results.json"
 DETAILS = ("source", "distance", "views", "skipped", "directions", "cameras", "fingerprint")
@@ -45,8 +48,13 @@ def save_results(path: str | Path, metrics: Iterable[Metrics]) -> None:
         dataset: {protocol: {**entry.as_dict(), **_details(entry)} for protocol, entry in entries.items()}
         for dataset, entries in results.items()
     }
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    np.savez_compressed(_side_file(path), **_query_arrays(results))
+    # Both are written before either takes its name, so that a full disk leaves the files of the run before.
+    try:
+        with whole_file(path) as numbers, whole_file(_side_file(path)) as queries, queries.open("wb") as file:
+            numbers.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            np.savez_compressed(file, **_query_arrays(results))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def load_results(path: str | Path) -> dict[str, dict[str, Metrics]]:
@@ -54,24 +62,40 @@ def load_results(path: str | Path) -> dict[str, dict[str, Metrics]]:
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
     content = read_json(path, dict)
-    arrays = _read_arrays(_side_file(path))
+    beside = _side_file(path)
+    arrays = read_arrays(beside, "results of single queries") if beside.exists() else {}
     try:
         return {
             dataset: {name: _metrics(f"{dataset}/{name}", entry, arrays) for name, entry in entries.items()}
             for dataset, entries in content.items()
         }
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not results of this package: {error!r}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{path}: not results of this package: {shown(repr(error))}") from error
 
 
 def table(metrics: Iterable[Metrics]) -> str:
-    """Return one run's numbers, a line for each protocol with its full name and source."""
+    """Return one run's numbers, a line for each protocol with its full name and source.
+
+    Below it stands how many test images could not be read, if any.
+    """
+    metrics = list(metrics)
     head = ["protocol", *SHOWN, "queries", "skipped", "gallery", "views", "distance", "source"]
     rows = [
         [entry.protocol, *_shown(entry), *_counts(entry), _views(entry), entry.distance, entry.source]
         for entry in metrics
     ]
-    return tabulate(rows, head, tablefmt="github", floatfmt=".2f")
+    return tabulate(rows, head, tablefmt="github", floatfmt=".2f") + _unread(metrics)
+
+
+def _unread(metrics: Iterable[Metrics]) -> str:
+    counts = {entry.protocol.partition("/")[0]: entry.unreadable for entry in metrics if entry.unreadable}
+    lines = [
+        f"\n{dataset}: test images that cannot be read and are not in these numbers: {count}"
+        for dataset, count in counts.items()
+    ]
+    return "".join(lines)
 
 
 def comparison_table(runs: Mapping[str, Metrics]) -> str:
@@ -96,18 +120,40 @@ def _views(entry: Metrics) -> str:
 
 
 def _details(entry: Metrics) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in DETAILS}
+    unread = {"unreadable": entry.unreadable} if entry.unreadable else {}
+    return {**{name: getattr(entry, name) for name in DETAILS}, **unread}
 
 
 def _metrics(name: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Metrics:
     values = {number: entry[number] for number in NUMBERS}
     per_query = _per_query(name, arrays)
-    if per_query is not None and not np.isclose(means(per_query)["mAP"], values["mAP"]):
+    if per_query is not None and not np.isclose(means(per_query)["mAP"], float(values["mAP"])):
         raise InputError(f"{name}: the single queries' results beside {FILE_NAME} are of another run")
     details = {detail: entry[detail] for detail in DETAILS}
+    _check_entry(values, entry)
     return Metrics(
-        name, values=values, queries=entry["queries"], gallery=entry["gallery"], per_query=per_query, **details
+        name,
+        values=values,
+        queries=entry["queries"],
+        gallery=entry["gallery"],
+        per_query=per_query,
+        unreadable=entry.get("unreadable", 0),
+        **details,
     )
+
+
+def _check_entry(values: Mapping[str, Any], entry: Mapping[str, Any]) -> None:
+    """Refuse what no table could be made of."""
+    parts = [part for detail in ("directions", "cameras") for part in entry[detail].values()]
+    numbers = [*values.values(), *(number for part in parts for number in part.values())]
+    counts = [entry["queries"], entry["gallery"], entry.get("unreadable", 0), *entry["skipped"].values()]
+    if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+        raise TypeError("a number is none")
+    if not all(type(count) is int and 0 <= count <= MOST_LABEL for count in counts):
+        raise TypeError("a count is none")
+    if not all(isinstance(entry[detail], str) for detail in ("source", "distance", "views", "fingerprint")):
+        raise TypeError("a text is none")
+    check_views(entry["views"])
 
 
 def _side_file(path: Path) -> Path:
@@ -124,14 +170,9 @@ def _query_arrays(results: Results) -> dict[str, np.ndarray]:
     }
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    if not path.exists():
-        return {}
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
-
-
 def _per_query(name: str, arrays: Mapping[str, np.ndarray]) -> PerQuery | None:
     prefix = f"{name}/"
     own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+    if own and {(array.ndim, len(array)) for array in own.values()} != {(1, len(own.get("row", ())))}:
+        raise InputError(f"{name}: the single queries' results beside {FILE_NAME} are damaged; evaluate again")
     return PerQuery(**own) if own else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from functools import cache
 from html import escape
 
@@ -13,6 +14,7 @@ from tabulate import tabulate
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.search import Answer, Hit
+from agreid_plugin.types import UNKNOWN
 
 THUMBNAIL = (128, 256)
 """Most columns and rows of a small image."""
@@ -21,8 +23,10 @@ GAP = 8
 FONT_SIZE = 14
 LINE = 19  # pixels of a line of text
 LEAST_WIDTH = 560  # of a sheet, or a query would be broken into many lines
-_PAPER, _INK, _FRAME = (250, 250, 248), (40, 40, 44), (225, 225, 220)
+PAPER, INK = (250, 250, 248), (40, 40, 44)
+_FRAME = (225, 225, 220)
 
+SRC = "data:image/jpeg;base64,"  # what the bytes of an image in a page begin with
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fafaf8; --ink: #28282c; --faint: #6a6a70; --card: #fff; }
 @media (prefers-color-scheme: dark) { :root { --paper: #18181b; --ink: #e8e8e6; --faint: #a0a0a8; --card: #242428; } }
@@ -33,6 +37,7 @@ p { margin: 4px 0; color: var(--faint); overflow-wrap: anywhere; }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(132px, 1fr)); gap: 10px; margin-top: 10px; }
 figure { margin: 0; padding: 8px; border-radius: 8px; background: var(--card); text-align: center; }
 img { width: 100%; height: 220px; object-fit: contain; }
+img.query { width: auto; display: block; }
 figcaption { font-size: 0.8rem; }
 .path { display: block; color: var(--faint); overflow-wrap: anywhere; }
 """
@@ -43,31 +48,46 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+TOLD: dict[str, Callable[[Hit], str]] = {
+    "view": lambda hit: hit.view_word,
+    "camera": lambda hit: "" if hit.camera == UNKNOWN else str(hit.camera),
+    "pid": lambda hit: "" if hit.pid == UNKNOWN else str(hit.pid),
+    "time": lambda hit: "" if hit.time is None else _time(hit.time),
+}
+"""Column -> what is known of a result, empty where nobody knows."""
+
+
 def table(answer: Answer) -> str:
-    """Return the results of a query as a table: rank, score, view if a model told any, path."""
-    with_views = any(hit.view is not None for hit in answer.hits)
-    head = ["rank", "score", *(["view"] if with_views else []), "path"]
+    """Return the results of a query as a table: rank, score, what is known of any of the images, path."""
+    known = {name: tell for name, tell in TOLD.items() if any(tell(hit) for hit in answer.hits)}
     rows = [
-        [str(hit.rank), f"{hit.score:.4f}", *([hit.view_word or "-"] if with_views else []), printable(hit.path)]
+        [str(hit.rank), f"{hit.score:.4f}", *(tell(hit) or "-" for tell in known.values()), printable(hit.path)]
         for hit in answer.hits
     ]
-    align = ("right", "right", *["left"] * (len(head) - 2))
+    align = ("right", "right", *["left"] * (len(known) + 1))
+    head = ["rank", "score", *known, "path"]
     return tabulate(rows, head, tablefmt="simple", disable_numparse=True, colalign=align)
 
 
 def plain(answers: Sequence[Answer]) -> list[dict]:
     """Return answers as lists and dictionaries, for JSON."""
     return [
-        {
-            "query": answer.query,
-            "notes": list(answer.notes),
-            "hits": [
-                {"rank": hit.rank, "path": hit.path, "score": round(hit.score, 6), "view": hit.view_word or None}
-                for hit in answer.hits
-            ],
-        }
+        {"query": answer.query, "notes": list(answer.notes), "hits": [_plain(hit) for hit in answer.hits]}
         for answer in answers
     ]
+
+
+def _plain(hit: Hit) -> dict:
+    known = {name: value for name, value in (("camera", hit.camera), ("pid", hit.pid)) if value != UNKNOWN}
+    known |= {} if hit.time is None else {"time": _time(hit.time)}
+    return {"rank": hit.rank, "path": hit.path, "score": round(hit.score, 6), "view": hit.view_word or None, **known}
+
+
+def _time(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, tz=timezone.utc).isoformat(timespec="seconds").replace("+00:00", "")
+    except (OverflowError, ValueError, OSError):  # before year 1, or after 9999
+        return f"{seconds:g}"
 
 
 def page(answers: Sequence[Answer], about: str = "") -> str:
@@ -96,14 +116,15 @@ def page(answers: Sequence[Answer], about: str = "") -> str:
 def _section(answer: Answer, small: Callable[[str], str]) -> str:
     notes = "".join(f"<p>{escape(printable(note))}</p>\n" for note in answer.notes)
     figures = "\n".join(_figure(hit, small(hit.path)) for hit in answer.hits)
-    head = f"<h1>{escape(printable(answer.query))}</h1>\n{notes}"
+    asked = f'<img class="query" src="{SRC}{small(answer.query)}" alt="query">\n' if answer.is_image else ""
+    head = f"<h1>{escape(printable(answer.query))}</h1>\n{asked}{notes}"
     return f'<section>\n{head}<div class="grid">\n{figures}\n</div>\n</section>'
 
 
 def _figure(hit: Hit, data: str) -> str:
     path = escape(printable(hit.path))
     words = f'<b>{hit.rank}</b> · {hit.score:.4f} {hit.view_word}<span class="path">{path}</span>'
-    return f'<figure><img src="data:image/jpeg;base64,{data}" alt="{path}"><figcaption>{words}</figcaption></figure>'
+    return f'<figure><img src="{SRC}{data}" alt="{path}"><figcaption>{words}</figcaption></figure>'
 
 
 def _embedded(path: str) -> str:
@@ -124,49 +145,54 @@ def thumbnail(path: str, size: tuple[int, int] = THUMBNAIL) -> Image.Image:
     return small
 
 
+def mounted(path: str) -> Image.Image:
+    """Return an image as large as fits on a piece of paper of `THUMBNAIL` columns and rows."""
+    image = ImageOps.contain(thumbnail(path), THUMBNAIL)  # crops are often smaller
+    mount = Image.new("RGB", THUMBNAIL, _FRAME)
+    mount.paste(image, ((THUMBNAIL[0] - image.width) // 2, (THUMBNAIL[1] - image.height) // 2))
+    return mount
+
+
 def sheet(answers: Sequence[Answer]) -> Image.Image:
-    """Draw answers below each other: the query, then its images with rank and score.
+    """Draw answers below each other: the query, first in the row if it is an image, and its images with rank and score.
 
     Raises:
         InputError: an image cannot be read.
     """
-    columns = min(COLUMNS, max(len(answer.hits) for answer in answers))
+    cells = [_cells(answer) for answer in answers]
+    columns = min(COLUMNS, max(map(len, cells)))
     width = max(LEAST_WIDTH, columns * (THUMBNAIL[0] + GAP) + GAP)
     font = ImageFont.load_default(size=FONT_SIZE)
-    heads = [_wrapped([answer.query, *answer.notes], width - 2 * GAP, font) for answer in answers]
-    heights = [_height(len(head), len(answer.hits)) for head, answer in zip(heads, answers, strict=True)]
-    paper = Image.new("RGB", (width, sum(heights)), _PAPER)
+    heads = [wrapped([answer.query, *answer.notes], width - 2 * GAP, font) for answer in answers]
+    heights = [_height(len(head), len(own)) for head, own in zip(heads, cells, strict=True)]
+    paper = Image.new("RGB", (width, sum(heights)), PAPER)
     draw, top = ImageDraw.Draw(paper), 0
-    for answer, head, height in zip(answers, heads, heights, strict=True):
-        draw.multiline_text((GAP, top + GAP), "\n".join(head), fill=_INK, font=font, spacing=LINE - FONT_SIZE)
-        for place, hit in enumerate(answer.hits):
+    for own, head, height in zip(cells, heads, heights, strict=True):
+        draw.multiline_text((GAP, top + GAP), "\n".join(head), fill=INK, font=font, spacing=LINE - FONT_SIZE)
+        for place, (path, words) in enumerate(own):
             row, column = divmod(place, COLUMNS)
-            corner = (GAP + column * (THUMBNAIL[0] + GAP), top + GAP + len(head) * LINE + GAP + row * _cell())
-            _draw_hit(paper, draw, font, hit, corner)
+            left, upper = GAP + column * (THUMBNAIL[0] + GAP), top + GAP + len(head) * LINE + GAP + row * _cell()
+            paper.paste(mounted(path), (left, upper))
+            draw.text((left, upper + THUMBNAIL[1] + 1), words, fill=INK, font=font)
         top += height
     return paper
+
+
+def _cells(answer: Answer) -> list[tuple[str, str]]:
+    """Return the images of an answer with the words below each."""
+    hits = [(hit.path, f"{hit.rank}  {hit.score:.4f} {hit.view_word}") for hit in answer.hits]
+    return [(answer.query, "query"), *hits] if answer.is_image else hits
 
 
 def _cell() -> int:
     return THUMBNAIL[1] + LINE + GAP
 
 
-def _height(lines: int, hits: int) -> int:
-    return 2 * GAP + lines * LINE + -(-hits // COLUMNS) * _cell() + GAP
+def _height(lines: int, images: int) -> int:
+    return 2 * GAP + lines * LINE + -(-images // COLUMNS) * _cell() + GAP
 
 
-def _draw_hit(
-    paper: Image.Image, draw: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont, hit: Hit, corner: tuple[int, int]
-) -> None:
-    left, top = corner
-    image = ImageOps.contain(thumbnail(hit.path), THUMBNAIL)  # crops are often smaller
-    draw.rectangle((left, top, left + THUMBNAIL[0] - 1, top + THUMBNAIL[1] - 1), fill=_FRAME)
-    paper.paste(image, (left + (THUMBNAIL[0] - image.width) // 2, top + (THUMBNAIL[1] - image.height) // 2))
-    words = f"{hit.rank}  {hit.score:.4f} {hit.view_word}"
-    draw.text((left, top + THUMBNAIL[1] + 1), words, fill=_INK, font=font)
-
-
-def _wrapped(texts: Sequence[str], width: int, font: ImageFont.FreeTypeFont) -> list[str]:
+def wrapped(texts: Sequence[str], width: int, font: ImageFont.FreeTypeFont) -> list[str]:
     """Break texts into lines that are at most `width` pixels wide."""
     lines: list[str] = []
     for text in texts:

@@ -1,0 +1,113 @@
+"""Images that are to go into an index: those of a folder, of a table, or of a dataset."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from agreid_plugin.data.datasets import load
+from agreid_plugin.data.datasets.files import existing, list_images, read_csv, refuse_leaving, shown
+from agreid_plugin.data.datasets.own import VIEW_WORDS
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.evaluation.index.entries import Entry
+from agreid_plugin.evaluation.index.where import parse_time
+from agreid_plugin.types import PLATFORMS, UNKNOWN, Record
+
+COLUMNS = ("path", "view", "camera", "pid", "platform", "time")
+"""Columns of a table that mean something of their own; the first has to be there."""
+CAPTION = "caption"  # how the names of columns begin that an index has no use for
+
+
+def list_gallery(images: str | Path, dataset: str = "") -> list[Entry]:
+    """Return the images of a gallery, each path once.
+
+    Args:
+        images: a folder, whose images at any depth count; or a CSV file with the column `path` and, as known, `view`,
+            `camera`, `pid`, `platform` and `time`. Its other columns become tags, but for captions.
+        dataset: read the folder as this dataset, whose names tell identity, camera and view.
+
+    Raises:
+        InputError: there is none, or the table is not right.
+    """
+    place = existing(images)
+    if dataset:
+        return [_of_record(record) for record in load(dataset, place).records]
+    if place.is_file():
+        return _of_table(place)
+    found = [Entry(str(path)) for path in list_images(place)]
+    if not found:
+        raise InputError(f"{place} has no images in it: name one of images")
+    return found
+
+
+def _of_record(record: Record) -> Entry:
+    entry = Entry.of(record)
+    return Entry(**{**vars(entry), "tags": {**entry.tags, "split": record.split}})
+
+
+def _of_table(table: Path) -> list[Entry]:
+    if table.suffix.lower() != ".csv":
+        raise InputError(f"{table} is neither a folder nor a CSV table")
+    rows = [(f"{table}: line {line}", values) for line, values in read_csv(table, COLUMNS[:1])]
+    if not rows:
+        raise InputError(f"{table}: no rows below the header")
+    timed = _tells_times(values.get("time", "") for _, values in rows)
+    entries = [_of_row(where, table.parent, values, timed) for where, values in rows]
+    missing = [entry.path for entry in entries if not os.path.isfile(entry.path)]
+    if missing:
+        raise InputError(f"{table}: {len(missing)} of its {len(rows)} images do not exist, first {shown(missing[0])}")
+    return list({entry.path: entry for entry in entries}.values())
+
+
+def _tells_times(texts: Iterable[str]) -> bool:
+    """Tell a column of times from one of words, as `day` and `night`: of the latter no value is a time."""
+    return any(_is_time(text) for text in texts if text)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text)
+    except InputError:
+        return False
+    return True
+
+
+def _of_row(where: str, folder: Path, values: dict[str, str], timed: bool) -> Entry:
+    told = {name: values.get(name, "") for name in COLUMNS}
+    path, view = told["path"], told["view"].lower()
+    if not os.path.isabs(path):
+        refuse_leaving(where, [path], "write such a path in full")
+    if view and view not in VIEW_WORDS:
+        raise unknown(f"{where}: view", told["view"], VIEW_WORDS)
+    others = {name: text for name, text in values.items() if text and name and not name.startswith(CAPTION)}
+    own = COLUMNS if timed else COLUMNS[:-1]
+    return _said_of(
+        where,
+        lambda: Entry(
+            path=str(folder / path),
+            view=VIEW_WORDS[view] if view else None,
+            camera=_number(told["camera"], "camera"),
+            pid=_number(told["pid"], "pid"),
+            platform=told["platform"] or (view if view in PLATFORMS else ""),
+            time=parse_time(told["time"]) if timed and told["time"] else None,
+            tags={name: text for name, text in others.items() if name not in own},
+        ),
+    )
+
+
+def _number(text: str, column: str) -> int:
+    if not text:
+        return UNKNOWN
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise InputError(f"{column} {shown(text)!r} is no number: keep names in a column of their own, as a tag")
+    return int(text)
+
+
+def _said_of(where: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None

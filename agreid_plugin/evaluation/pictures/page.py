@@ -1,0 +1,90 @@
+"""A page of pictures and tables that needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from PIL import Image
+
+from agreid_plugin.evaluation.showing import printable
+
+SRC = "data:image/png;base64,"
+_STYLE = """
+:root { color-scheme: light; --ink: #28282c; --faint: #6a6a70; --line: #e0e0e4; }
+body { margin: 0 auto; max-width: 1200px; padding: 16px 24px 48px; background: #fff; color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; margin: 16px 0 4px; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 36px 0 6px; border-top: 1px solid var(--line); padding-top: 16px; }
+p { margin: 4px 0 10px; color: var(--faint); overflow-wrap: anywhere; }
+nav a { margin-right: 14px; color: #0072B2; }
+img { max-width: 100%; height: auto; display: block; margin: 8px 0; }
+table { border-collapse: collapse; margin: 8px 0; font-variant-numeric: tabular-nums; }
+th, td { padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); text-align: left; overflow-wrap: anywhere; }
+td.number, th.number { text-align: right; }
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: a line of words, tables as rows of cells below a header, pictures with what they show."""
+
+    title: str
+    about: str = ""
+    rows: Sequence[Sequence[str]] = ()
+    header: Sequence[str] = ()
+    pictures: Mapping[str, Image.Image] = field(default_factory=dict)
+
+
+def page(title: str, about: str, sections: Sequence[Section]) -> str:
+    """Return the HTML of a page; its pictures are inside."""
+    links = " ".join(f'<a href="#{_anchor(each)}">{escape(each.title)}</a>' for each in sections)
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
+            f"<h1>{_text(title)}</h1>\n<p>{_text(about)}</p>\n<nav>{links}</nav>",
+            *map(_section, sections),
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+def _section(section: Section) -> str:
+    parts = [f'<section id="{_anchor(section)}">\n<h2>{_text(section.title)}</h2>']
+    if section.about:
+        parts.append(f"<p>{_text(section.about)}</p>")
+    if section.rows:
+        parts.append(_table(section.header, section.rows))
+    parts += [f'<img src="{SRC}{_embedded(image)}" alt="{_text(name)}">' for name, image in section.pictures.items()]
+    return "\n".join([*parts, "</section>"])
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th{_class(rows[0][n])}>{_text(name)}</th>" for n, name in enumerate(header))
+    body = "\n".join(
+        "<tr>" + "".join(f"<td{_class(cell)}>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f"<table>\n{f'<tr>{head}</tr>' if header else ''}\n{body}\n</table>"
+
+
+def _class(cell: str) -> str:
+    return ' class="number"' if cell.replace(".", "", 1).isdigit() else ""
+
+
+def _embedded(image: Image.Image) -> str:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def _anchor(section: Section) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in section.title.lower())
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

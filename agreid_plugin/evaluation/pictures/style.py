@@ -1,0 +1,100 @@
+"""How all pictures look: colors that everybody can tell apart, fonts, and sizes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from PIL import Image
+
+from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.types import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+P, T = ParamSpec("P"), TypeVar("T")
+
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#C9B800")
+"""Okabe and Ito's colors, the yellow a little darker than theirs: it is drawn on white."""
+RIGHT, WRONG = (0, 158, 115), (213, 94, 0)
+INK, FAINT, REST = "#28282c", "#6a6a70", "#d4d4d8"
+MARKERS = {View.AERIAL: "^", View.GROUND: "o", None: "s"}
+OF_VIEW = {View.AERIAL: "#56B4E9", View.GROUND: "#E69F00", None: "#999999"}
+MAP = "Blues"  # of numbers from none to all
+HEAT = "magma"  # over images
+DPI = 200
+_RC = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same everywhere
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "image.interpolation": "nearest",
+}
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Image.Image]:
+    """Make a function that returns a figure return its picture, in our style."""
+
+    @wraps(draw)
+    def picture(*args: P.args, **kwargs: P.kwargs) -> Image.Image:
+        with _matplotlib().rc_context(_RC):
+            return _rendered(draw(*args, **kwargs))
+
+    return picture
+
+
+def figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches, whose parts keep clear of each other."""
+    _matplotlib()
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
+    drawing.get_layout_engine().set(w_pad=0.03, h_pad=0.03, wspace=0.01, hspace=0.01)
+    return drawing
+
+
+def bare(axes: Axes, title: str = "") -> None:
+    """Leave an axes nothing but its content and a title."""
+    axes.set_axis_off()
+    if title:
+        axes.set_title(title, fontsize=8)
+
+
+def head(drawing: Figure, title: str, about: str = "") -> None:
+    """Write a title over a figure, and a fainter line below it."""
+    drawing.suptitle(title, fontsize=11, x=0.01, ha="left", weight="bold")
+    if about:
+        drawing.supxlabel(about, fontsize=7, color=FAINT, x=0.01, ha="left")
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise InputError(
+            f'pictures need matplotlib, which does not import ({first_line(error)}): pip install "agreid-plugin[viz]"'
+        ) from error
+    return matplotlib
+
+
+def _rendered(drawing: Figure) -> Image.Image:
+    file = io.BytesIO()
+    drawing.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+    return Image.open(file).convert("RGB")

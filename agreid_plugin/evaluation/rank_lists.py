@@ -1,0 +1,113 @@
+"""The first images of a query's ranking under a protocol, as the numbers see it.
+
+Shapes: Q queries, G gallery images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from agreid_plugin.data.protocols import Protocol, hidden_mask, select
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.evaluation.comparison import Comparison
+from agreid_plugin.evaluation.distances import Distances, FeatureDistances
+from agreid_plugin.evaluation.features import FeatureSet
+from agreid_plugin.evaluation.metrics import PerQuery
+from agreid_plugin.evaluation.one_pass import sides
+from agreid_plugin.types import Record
+
+CHOICES = ("even", "worst", "best", "random")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One gallery image of a ranking: its rank from 1, distance, and whether it shows the query's person."""
+
+    rank: int
+    record: Record
+    distance: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class RankList:
+    """A query, an image or with `caption` a sentence about it, and the first images of its ranking."""
+
+    protocol: str
+    row: int  # the query's place in the protocol
+    query: Record
+    listed: tuple[Listed, ...]
+    caption: str = ""
+
+
+def chosen_rows(per_query: PerQuery, count: int, choice: str = "even", seed: int = 0) -> list[int]:
+    """Choose queries that have a match.
+
+    Args:
+        per_query: the queries.
+        count: how many, or all if there are fewer.
+        choice: `even` for some all along the set, `worst` for those of least average precision, `best` for those of
+            most, `random` for any.
+        seed: of `random`.
+    """
+    if choice not in CHOICES:
+        raise unknown("choice", choice, CHOICES)
+    if count < 1:
+        raise InputError(f"count={count} should be 1 or more")
+    if choice in ("worst", "best"):
+        precision = per_query.precision if choice == "worst" else -per_query.precision
+        return per_query.row[np.argsort(precision, kind="stable")[:count]].tolist()
+    if choice == "random":
+        drawn = np.random.default_rng(seed).permutation(len(per_query.row))[:count]
+        return per_query.row[np.sort(drawn)].tolist()
+    places = np.linspace(0, len(per_query.row) - 1, min(count, len(per_query.row)))
+    return per_query.row[places.round().astype(int)].tolist()
+
+
+def rank_lists(
+    features: FeatureSet, protocol: Protocol, comparison: Comparison, rows: Sequence[int], top: int = 10
+) -> list[RankList]:
+    """Return the rankings of some queries, without the images that the protocol hides from them.
+
+    Of images at one distance those of strangers stand first, as in the numbers.
+
+    Args:
+        features: of the dataset.
+        protocol: the protocol.
+        comparison: how the numbers' distances were made.
+        rows: the queries' places in the protocol; of a text protocol each caption is a query.
+        top: images of each.
+    """
+    if top < 1:
+        raise InputError(f"top={top} should be 1 or more")
+    chosen = select(protocol, features.dataset)
+    queries = _queries(protocol, chosen.query)
+    *_, query_meta, gallery_meta = sides(features, protocol)
+    rows = np.asarray(rows, dtype=np.int64)
+    distances = _distances(features, protocol, comparison).rows(rows)
+    hidden = hidden_mask(protocol, query_meta[rows], gallery_meta)
+    found = []
+    for row, far, out in zip(rows.tolist(), distances, hidden, strict=True):
+        right = gallery_meta.pid == query_meta.pid[row]
+        order = [place for place in np.lexsort((right, far)) if not out[place]][:top]
+        listed = [Listed(n, chosen.gallery[p], float(far[p]), bool(right[p])) for n, p in enumerate(order, start=1)]
+        found.append(RankList(str(protocol), row, queries[row][0], tuple(listed), queries[row][1]))
+    return found
+
+
+def _queries(protocol: Protocol, records: Sequence[Record]) -> list[tuple[Record, str]]:
+    if protocol.kind == "text":
+        return [(record, caption) for record in records for caption in record.captions]
+    return [(record, "") for record in records]
+
+
+def _distances(features: FeatureSet, protocol: Protocol, comparison: Comparison) -> Distances:
+    if protocol.kind == "image":
+        return comparison.distances(*sides(features, protocol)[:2])
+    chosen = select(protocol, features.dataset)
+    captions, images = features.caption_rows(chosen.query), features.rows(chosen.gallery)
+    pairs = zip(features.captions, features.images, strict=True)
+    return FeatureDistances([(text[captions], image[images]) for text, image in pairs])
