@@ -4,8 +4,18 @@ Importing this package loads no host. It watches for the first import of one: fr
 host that runs on today's torch and has our components in its registries, in this process and in its workers.
 """
 
+from importlib import import_module
+
 from agreid_plugin import _imports
 
+__all__ = ["Extractor", "__version__"]
 __version__ = "0.1.0"
 
 _imports.watch()
+
+
+def __getattr__(name: str) -> object:
+    """Import the `Extractor` when it is asked for: with it comes torch."""
+    if name == "Extractor":
+        return import_module("agreid_plugin.hosts.extractor").Extractor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,7 +30,40 @@ def _run_torchvision(execute: Execute) -> None:
     torchvision_ops.import_with_schemas(execute)
 
 
-RUNNERS: dict[str, Callable[[Execute], None]] = {"fastreid": _run_fastreid, "torchvision": _run_torchvision}
+def _mended_by(compat: str, name: str) -> Callable[[Execute], None]:
+    """Return a runner that mends a module as soon as it is there, before others take names from it."""
+
+    def run(execute: Execute) -> None:
+        execute()
+        importlib.import_module(f"agreid_plugin.hosts.mmengine.{compat}").PATCHES.apply(name)
+
+    return run
+
+
+MENDED = {
+    "compat": (
+        "mmengine.utils.package_utils",
+        "mmengine.dist.utils",
+        "mmengine.model.wrappers.distributed",
+        "mmengine.runner.checkpoint",
+        "mmengine.fileio.handlers.yaml_handler",
+    ),
+    "compat_mmpretrain": (
+        "mmpretrain.utils.dependency",
+        "mmpretrain.models.backbones.base_backbone",
+        "mmpretrain.evaluation.metrics.retrieval",
+        "mmpretrain.models.retrievers.image2image",
+    ),
+}
+"""Modules of the second host and its libraries, by the module of ours that mends them.
+
+Each is mended by itself, as importing all of them would take seconds from whoever needs one registry."""
+
+RUNNERS: dict[str, Callable[[Execute], None]] = {
+    "fastreid": _run_fastreid,
+    "torchvision": _run_torchvision,
+    **{name: _mended_by(compat, name) for compat, names in MENDED.items() for name in names},
+}
 
 
 class _WrappedLoader(Loader):

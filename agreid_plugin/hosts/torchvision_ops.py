@@ -19,6 +19,12 @@ def declared() -> bool:
     return _library is not None
 
 
+def applied() -> dict[str, str]:
+    """Return this repair, name -> reason, if it is in force in this process."""
+    reason = "torchvision's compiled operators do not load with this torch"
+    return {"torchvision_schemas": reason} if declared() else {}
+
+
 def import_with_schemas(execute: Callable[[], None]) -> None:
     """Run torchvision's import; declare the schemas only after it has failed for want of them.
 

@@ -29,6 +29,7 @@ from agreid_plugin.hosts.fastreid.data import source_of
 from agreid_plugin.hosts.fastreid.datasets import host_name
 from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.trust import OPTION, trust, trusted
 
 OUTPUT, WEIGHTS = "stdout.txt", "model_final.pth"
 OWN_KEYS = {"SEED": "seeds", "OUTPUT_DIR": "output"}
@@ -137,7 +138,7 @@ def _estimate(grid: Grid, pending: Sequence[Run], dry_run: bool) -> tuple[dict[s
     try:
         for run in () if dry_run else untimed:
             make_missing(run.load())
-        seconds |= {run.row: in_process(_probe, run) for run in untimed}
+        seconds |= {run.row: in_process(_probe, run, trusted()) for run in untimed}
     except InputError as error:
         if dry_run:  # the dataset may be missing, and a plan makes none
             return {}, f"not known, as no training step can be timed: {error}"
@@ -174,6 +175,7 @@ def _train(run: Run, anew: bool) -> None:
         for name in ("metrics.json", RESULTS, OUTPUT):
             (run.folder / name).unlink(missing_ok=True)
     options = ["train", "--config", run.config, "--output", run.folder, *([] if anew else ["--resume"])]
+    options += [OPTION] if trusted() else []
     command = [*COMMAND, *map(str, options), "--", *run.arguments]
     with (run.folder / OUTPUT).open("a", encoding="utf-8") as output:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
@@ -211,8 +213,9 @@ def _command(arguments: Sequence[str], output: Path) -> int:
     return 0
 
 
-def _probe(run: Run) -> float:
+def _probe(run: Run, trusting: bool) -> float:
     """Return the seconds that training would take by a few steps of it."""
+    trust(trusting)
     _print_into(Path(os.devnull))
     cfg = run.load()
     with tempfile.TemporaryDirectory() as folder, EventStorage(0):

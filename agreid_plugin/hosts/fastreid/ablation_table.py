@@ -34,8 +34,9 @@ from agreid_plugin.evaluation.bootstrap import DRAWS
 from agreid_plugin.evaluation.confidence import SIGNIFICANT
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.evaluation.results import VIEWS
+from agreid_plugin.evaluation.test_sets import choose
 from agreid_plugin.hosts.fastreid.config import key_paths, load_config
-from agreid_plugin.hosts.fastreid.evaluator import choose, compute
+from agreid_plugin.hosts.fastreid.evaluator import comparison
 
 RECORD, FEATURES, EVALUATION, CHECKPOINT = "ablation_run.json", "features.npz", "eval", "last_checkpoint"
 
@@ -72,7 +73,12 @@ class Run:
 
     def record(self) -> dict[str, Any]:
         """Return what was kept of the run; nothing if it was never started."""
-        return read_json(self.folder / RECORD, dict) if (self.folder / RECORD).exists() else {}
+        path = self.folder / RECORD
+        record = read_json(path, dict) if path.exists() else {}
+        seconds = record.get("seconds") or 0
+        if not (isinstance(record.get("settings", {}), dict) and isinstance(seconds, int | float) and seconds >= 0):
+            raise InputError(f"{path} is not what 'fastreid ablate' writes: delete the folder to train it again")
+        return record
 
     def keep(self, **outcome: Any) -> None:
         """Write what the run is and how it went."""
@@ -121,7 +127,7 @@ class Run:
             names = [name.partition("/")[2] for name in protocols if name not in found]
             every = not names and features.dataset.name in DATASETS
             wanted = covered(features) if every else choose(features.dataset, names).values()
-            found |= {each.protocol: each for each in compute(self.load(), features, wanted)}
+            found |= {each.protocol: each for each in comparison(self.load()).compute(features, wanted)}
         return {name: found[name] for name in protocols or found}
 
 

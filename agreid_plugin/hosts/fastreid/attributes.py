@@ -12,7 +12,7 @@ from typing import Any
 
 from fastreid.data.datasets.bases import ImageDataset
 
-from agreid_plugin.data.attributes import CP2108_KINDS, AttributeSchema
+from agreid_plugin.data.attributes import AttributeSchema, choose, expanded
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config import Key, changed, declare, said_of
 from agreid_plugin.hosts.fastreid.datasets import RecordDataset, dataset_root, load_dataset, options_of, source_of
@@ -86,7 +86,7 @@ def _written(cfg) -> AttributeSchema | None:
     groups = dict(_row(key, row) for row in rows)
     if len(groups) < len(rows):
         raise InputError(f"{key} names an attribute twice")
-    asked = _expanded(cfg.DATASETS.ATTRIBUTES, groups)
+    asked = expanded(cfg.DATASETS.ATTRIBUTES, groups)
     if asked and asked != tuple(groups):
         raise InputError(
             f"DATASETS.ATTRIBUTES asks for {', '.join(asked)}, but {key} of this run has {', '.join(groups)}: empty one"
@@ -113,24 +113,17 @@ def _of_datasets(cfg, datasets: Iterable[ImageDataset]) -> AttributeSchema | Non
         for name, values in dataset.records.schema.groups.items() if isinstance(dataset, RecordDataset) else ():
             if groups.setdefault(name, values) != values:
                 unlike.add(name)
-    schema = AttributeSchema(groups)
-    asked = _expanded(cfg.DATASETS.ATTRIBUTES, groups)
+    asked = expanded(cfg.DATASETS.ATTRIBUTES, groups)
     if asked and not groups:
         raise InputError(
             f"DATASETS.ATTRIBUTES asks for {', '.join(asked)}, but {', '.join(cfg.DATASETS.NAMES)} has no attributes: "
             "is its attribute file there?"
         )
     with said_of("DATASETS.ATTRIBUTES"):
-        schema = schema.only(asked or groups)
+        schema = choose(AttributeSchema(groups), cfg.DATASETS.ATTRIBUTES)
     for name in unlike.intersection(schema.names):
         raise InputError(f"the training sets give the attribute {name!r} different values; train on one of them")
     return schema if groups else None
-
-
-def _expanded(names: Iterable[Any], known: Iterable[str]) -> tuple[str, ...]:
-    """Return attribute names, a kind of CP2108's replaced by its attributes, each once."""
-    kinds = {kind: members for kind, members in CP2108_KINDS.items() if kind not in known}
-    return tuple(dict.fromkeys(member for name in map(str, names) for member in kinds.get(name, (name,))))
 
 
 def _check_described(dataset: RecordDataset) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import torch
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from torch import Tensor, nn
 
 from agreid_plugin.errors import unknown
 from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.features import feature_of
 from agreid_plugin.methods import visa
-from agreid_plugin.methods.visa import ViSAFeatures
-from agreid_plugin.nn.clip import ImageTokens
-from agreid_plugin.nn.decoupled import DecoupledEncoder, Encoded, PlainEncoder
+from agreid_plugin.nn.decoupled import DecoupledEncoder, PlainEncoder
 from agreid_plugin.nn.vit import SIZES, VisionTransformer, build_vit
 from agreid_plugin.nn.vit_weights import load_pretrained
 
@@ -49,16 +47,7 @@ class HostBackbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features that a head goes on with: (B, 3, rows, cols) -> (B, D, 1, 1)."""
-        return _features(self.core(images))[..., None, None]
-
-
-def _features(outputs: Encoded | ViSAFeatures | ImageTokens) -> Tensor:
-    if isinstance(outputs, Encoded):
-        return outputs.identity
-    if isinstance(outputs, ImageTokens):
-        return outputs.tokens[:, 0]
-    identity = outputs.encoded.identity
-    return identity if outputs.local is None else torch.cat([identity, outputs.local], dim=1)
+        return feature_of(self.core(images))[..., None, None]
 
 
 @BACKBONE_REGISTRY.register()

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from fastreid.config import get_cfg
 from fastreid.data import samplers
 from fastreid.data.datasets import DATASET_REGISTRY
@@ -19,34 +14,24 @@ from agreid_plugin.data.samplers import ViewBalancedIdentities
 from agreid_plugin.hosts.fastreid import config, data
 from agreid_plugin.hosts.fastreid.losses import HOST_LOSSES, LOSSES, HostLoss, LossEntry
 from agreid_plugin.hosts.fastreid.transforms import HOST, HOST_SWITCHES, TRANSFORMS, Registered
+from agreid_plugin.hosts.inventory import HOST_NAMES, Entry, entries_of, first_sentence, owner_of
 from agreid_plugin.losses import OnFeatures, OnLogits
 
-HOST_OWNER = "fast-reid"
+HOST_OWNER = HOST_NAMES["fastreid"]
 HOST_TRANSFORMS = (HOST, "Resize", "ToTensor", *HOST_SWITCHES)
 ALL_OF_THE_HOSTS = "What the host's own keys of INPUT switch on, in the host's order."
-SENTENCE_END = re.compile(r"(?<=[^\d\s][.!?])\s+(?=[A-Z`])")  # not that of `Eq. 15`
-PARAGRAPH_END = re.compile(r"\w+:$|\d+\. |[-*] |$")  # `Args:`, a list, an empty line
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One thing by its name: whose it is, and the first sentence of what it is."""
-
-    name: str
-    owner: str
-    doc: str
 
 
 def components() -> dict[str, list[Entry]]:
     """Return kind -> everything that is registered, by name."""
     found = {
-        "architectures": _registered(META_ARCH_REGISTRY._obj_map),
-        "backbones": _registered(BACKBONE_REGISTRY._obj_map),
-        "heads": _registered(REID_HEADS_REGISTRY._obj_map),
+        "architectures": entries_of(META_ARCH_REGISTRY._obj_map),
+        "backbones": entries_of(BACKBONE_REGISTRY._obj_map),
+        "heads": entries_of(REID_HEADS_REGISTRY._obj_map),
         "losses": [_loss(name, entry) for name, entry in LOSSES.items()],
         "transforms": [_transform(name) for name in TRANSFORMS],
         "samplers": [_sampler(name) for name in data.SAMPLERS],
-        "datasets": _registered(DATASET_REGISTRY._obj_map),
+        "datasets": entries_of(DATASET_REGISTRY._obj_map),
     }
     return {kind: sorted(entries, key=lambda entry: entry.name.lower()) for kind, entries in found.items()}
 
@@ -54,28 +39,6 @@ def components() -> dict[str, list[Entry]]:
 def keys() -> dict[str, str]:
     """Return the path of every configuration key of ours with its sentence."""
     return config.declared()
-
-
-def owner_of(entry: object) -> str:
-    """Return the package that an object comes from: the top of its module's name."""
-    package = (getattr(entry, "__module__", None) or type(entry).__module__).partition(".")[0]
-    return HOST_OWNER if package == "fastreid" else package
-
-
-def first_sentence(entry: object) -> str:
-    """Return the first sentence of an object's own docstring, nothing if it has none."""
-    if not getattr(entry, "__doc__", None):
-        return ""
-    lines: list[str] = []
-    for line in (inspect.getdoc(entry) or "").strip().splitlines():
-        if PARAGRAPH_END.match(line.strip()):
-            break
-        lines.append(line.strip())
-    return SENTENCE_END.split(" ".join(lines), maxsplit=1)[0]
-
-
-def _registered(entries: Mapping[str, object]) -> list[Entry]:
-    return [Entry(name, owner_of(entry), first_sentence(entry)) for name, entry in entries.items()]
 
 
 def _loss(name: str, entry: LossEntry) -> Entry:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import torch
 from fastreid.data.datasets import DATASET_REGISTRY
@@ -13,16 +13,17 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY, build_backbone
 from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
+from agreid_plugin.data.bad_images import POLICIES
 from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.evaluation import NUMBERS, Metrics
+from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts.fastreid import data
-from agreid_plugin.hosts.fastreid.config import changed
+from agreid_plugin.hosts.fastreid.config import changed, load_config
 from agreid_plugin.hosts.fastreid.data import platform_of, view_of
-from agreid_plugin.hosts.fastreid.evaluator import TestSet
 from agreid_plugin.hosts.fastreid.losses import check_losses
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.hosts.fastreid.solver import check_solver
-from agreid_plugin.hosts.fastreid.text_data import check_text
+from agreid_plugin.hosts.fastreid.text_data import check_text, training_captions
 from agreid_plugin.hosts.fastreid.transforms import check_pipeline
 from agreid_plugin.types import UNKNOWN, platform_label
 
@@ -49,6 +50,7 @@ def _check_names(cfg) -> None:
         ("MODEL.HEADS.NAME", [cfg.MODEL.HEADS.NAME], REID_HEADS_REGISTRY._obj_map),
         ("DATASETS.NAMES", cfg.DATASETS.NAMES, DATASET_REGISTRY._obj_map),
         ("DATASETS.TESTS", cfg.DATASETS.TESTS, DATASET_REGISTRY._obj_map),
+        ("DATASETS.BAD_IMAGES", [cfg.DATASETS.BAD_IMAGES], POLICIES),
         ("DATALOADER.SAMPLER_TRAIN", [cfg.DATALOADER.SAMPLER_TRAIN], data.SAMPLERS),
         ("SOLVER.OPT", [cfg.SOLVER.OPT], _optimizers()),
         ("SOLVER.SCHED", [cfg.SOLVER.SCHED], SCHEDULES),
@@ -85,6 +87,8 @@ def _check_numbers(cfg) -> None:
     for key, value, zero in (
         ("TEST.EVAL_PERIOD", cfg.TEST.EVAL_PERIOD, "the end of training only"),
         ("SOLVER.CHECKPOINT_PERIOD", cfg.SOLVER.CHECKPOINT_PERIOD, "the end of training only"),
+        ("SOLVER.CHECKPOINT_ITERS", cfg.SOLVER.CHECKPOINT_ITERS, "none within an epoch"),
+        ("SOLVER.KEEP_CHECKPOINTS", cfg.SOLVER.KEEP_CHECKPOINTS, "all of them"),
         ("SOLVER.WARMUP_EPOCHS", cfg.SOLVER.WARMUP_EPOCHS, "SOLVER.WARMUP_ITERS"),
     ):
         if value < 0:
@@ -97,7 +101,7 @@ def _check_model(cfg) -> None:
         raise InputError(
             "MODEL.BACKBONE.PRETRAIN is True but PRETRAIN_PATH is empty: nothing is downloaded, name the weight file"
         )
-    if backbone.PRETRAIN and not Path(backbone.PRETRAIN_PATH).is_file():
+    if backbone.PRETRAIN and not os.path.isfile(backbone.PRETRAIN_PATH):
         raise InputError(f"MODEL.BACKBONE.PRETRAIN_PATH {backbone.PRETRAIN_PATH} does not exist")
     if backbone.NAME == "build_vit_backbone":
         if backbone.DEPTH not in VIT_DEPTHS:
@@ -112,24 +116,49 @@ def _check_model(cfg) -> None:
             f"MoCo needs MODEL.QUEUE_SIZE ({cfg.MODEL.QUEUE_SIZE}) divisible by SOLVER.IMS_PER_BATCH "
             f"({cfg.SOLVER.IMS_PER_BATCH})"
         )
-    if cfg.MODEL.META_ARCHITECTURE == "Distiller" and not cfg.KD.MODEL_CONFIG and not cfg.KD.EMA.ENABLED:
+    if cfg.MODEL.META_ARCHITECTURE == "Distiller":
+        _check_teachers(cfg)
+
+
+def _check_teachers(cfg) -> None:
+    configs, weights = cfg.KD.MODEL_CONFIG, cfg.KD.MODEL_WEIGHTS
+    if not configs and not cfg.KD.EMA.ENABLED:
         raise InputError("Distiller has no teacher: set KD.MODEL_CONFIG and KD.MODEL_WEIGHTS, or KD.EMA.ENABLED True")
+    if len(configs) != len(weights):
+        raise InputError(f"KD.MODEL_CONFIG names {len(configs)} teachers, KD.MODEL_WEIGHTS {len(weights)}: one each")
+    for config, path in zip(configs, weights, strict=True):
+        if load_config(config).MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
+            raise InputError(f"KD.MODEL_CONFIG {config}: MODEL.DEVICE is cuda, but there is no GPU: set it to cpu")
+        if not os.path.isfile(path):
+            raise InputError(f"KD.MODEL_WEIGHTS: weight file {path} does not exist")
 
 
-def check_batches(cfg, train_set, world_size: int) -> None:
+def check_processes(cfg, world_size: int) -> None:
+    """Check that several processes can fill their batches, before any is started; one alone finds out itself."""
+    if world_size > 1:
+        _check_divisible(cfg, world_size)
+        items, _ = training_captions(cfg, *data.training_items(cfg))  # where a caption is an item of its own
+        check_batches(cfg, len(items), len({item[1] for item in items}), world_size)
+
+
+def check_batches(cfg, images: int, identities: int, world_size: int) -> None:
     """Check that every process can fill its batches from the training set."""
     batch, per_identity = cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_INSTANCE
-    if batch % world_size:
-        raise InputError(f"SOLVER.IMS_PER_BATCH {batch} does not divide by the {world_size} processes")
-    if len(train_set) < batch:
-        raise InputError(
-            f"the training set has {len(train_set)} images, less than one batch: SOLVER.IMS_PER_BATCH is {batch}"
-        )
-    if train_set.num_classes < 2:
-        raise InputError(f"the training set has {train_set.num_classes} identity; training needs two or more")
+    _check_divisible(cfg, world_size)
+    if images < batch:
+        raise InputError(f"the training set has {images} images, less than one batch: SOLVER.IMS_PER_BATCH is {batch}")
+    if identities < 2:
+        raise InputError(f"the training set has {identities} identity; training needs two or more")
     if "Identity" in cfg.DATALOADER.SAMPLER_TRAIN:
-        _check_identities(cfg.DATALOADER.SAMPLER_TRAIN, train_set.num_classes, batch, world_size, per_identity)
-    _check_schedule(cfg, len(train_set) // batch)
+        _check_identities(cfg.DATALOADER.SAMPLER_TRAIN, identities, batch, world_size, per_identity)
+    _check_schedule(cfg, images // batch)
+
+
+def _check_divisible(cfg, world_size: int) -> None:
+    if cfg.SOLVER.IMS_PER_BATCH % world_size:
+        raise InputError(
+            f"SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH} does not divide by the {world_size} processes"
+        )
 
 
 def _check_identities(sampler: str, identities: int, batch: int, world_size: int, per_identity: int) -> None:

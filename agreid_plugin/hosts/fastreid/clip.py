@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone
 from agreid_plugin.hosts.fastreid.config import Key, changed, said_of
-from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, freeze
+from agreid_plugin.nn.clip import CLIP, ImageTower
 from agreid_plugin.nn.clip_build import build_clip
-from agreid_plugin.nn.clip_weights import load_clip, quick_gelu_of
+from agreid_plugin.nn.clip_freezing import freeze_named
+from agreid_plugin.nn.clip_weights import load_clip, needs_quick_gelu
 
 _logger = logging.getLogger("fastreid.backbone")
 
 BACKBONE = "build_clip_backbone"
-ACTIVATIONS = ("auto", "yes", "no")
 SHAPE = ("WIDTH", "LAYERS", "HEADS", "PATCH_SIZE", "TEXT_WIDTH", "TEXT_LAYERS", "TEXT_HEADS", "EMBED_DIM")
 
 KEYS = (
@@ -41,7 +40,7 @@ def build_clip_backbone(cfg) -> HostBackbone:
     """Build CLIP's image tower; the feature is the class token after the final norm, not projected."""
     clip = _build(cfg, cfg.MODEL.CLIP.TEXT_LENGTH)
     _load(cfg, clip.image)
-    _freeze(cfg, clip)
+    freeze_named(clip, cfg.MODEL.CLIP.FREEZE, "MODEL.CLIP.FREEZE")
     clip.image.visual.proj.requires_grad_(False)
     return HostBackbone(clip.image)
 
@@ -55,7 +54,7 @@ def build_towers(cfg, text_length: int | None = None) -> CLIP:
     """
     clip = _build(cfg, cfg.MODEL.CLIP.TEXT_LENGTH if text_length is None else text_length)
     _load(cfg, clip)
-    _freeze(cfg, clip)
+    freeze_named(clip, cfg.MODEL.CLIP.FREEZE, "MODEL.CLIP.FREEZE")
     return clip
 
 
@@ -101,31 +100,9 @@ def _quick_gelu(cfg) -> bool:
     The file tells even where it is not loaded: an evaluation loads a checkpoint instead, which has no activation in it
     but was trained from that file.
     """
-    asked, path = cfg.MODEL.CLIP.QUICK_GELU, cfg.MODEL.BACKBONE.PRETRAIN_PATH
-    if asked not in ACTIVATIONS:
-        raise unknown("MODEL.CLIP.QUICK_GELU", asked, ACTIVATIONS)
-    if asked != "auto" or not path:
-        return asked == "yes"
-    told = quick_gelu_of(path) if Path(path).is_file() else None
-    if told is None:
-        why = "does not tell" if Path(path).is_file() else "is not there to tell"
-        raise InputError(
-            f"MODEL.CLIP.QUICK_GELU is auto, but {path} {why} which activation it was trained with: set it to yes "
-            "(OpenAI's weights) or no"
-        )
-    return told
+    return needs_quick_gelu(cfg.MODEL.CLIP.QUICK_GELU, cfg.MODEL.BACKBONE.PRETRAIN_PATH, "MODEL.CLIP.QUICK_GELU")
 
 
 def _load(cfg, towers: CLIP | ImageTower) -> None:
     if cfg.MODEL.BACKBONE.PRETRAIN:
         _logger.info("pretrained CLIP: %s", load_clip(towers, cfg.MODEL.BACKBONE.PRETRAIN_PATH))
-
-
-def _freeze(cfg, clip: CLIP) -> None:
-    towers: dict[str, ImageTower | TextTower] = {"image": clip.image, "text": clip.text}
-    for entry in cfg.MODEL.CLIP.FREEZE:
-        tower, _, part = str(entry).partition(".")
-        if tower not in towers:
-            raise unknown("MODEL.CLIP.FREEZE", entry, ["image", "image.stem", "image.blocks:A-B", "text"])
-        with said_of("MODEL.CLIP.FREEZE"):
-            freeze(towers[tower], part or "all")

@@ -72,7 +72,7 @@ class CLIPReID(HostMethod, clip_reid.CLIPReID):
 
     def stage_features(self, inputs: dict[str, Any]) -> Tensor:
         """Return what the first stage learns from of a batch of the host's: (B, E)."""
-        return self.image_features(self._normalized(inputs).images)
+        return self.image_features(self.normalized(inputs).images)
 
 
 def schedule_of(cfg) -> PromptSchedule:

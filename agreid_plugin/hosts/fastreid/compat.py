@@ -13,9 +13,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import warnings
-from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,32 +23,11 @@ import torch
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.ranking import rank
 from agreid_plugin.hosts import torchvision_ops
+from agreid_plugin.hosts.fastreid import safe_files
+from agreid_plugin.hosts.patches import Patches
 
-
-@dataclass(frozen=True)
-class Patch:
-    """One repair: when it is due, why, how to see the fault, how to mend it."""
-
-    name: str
-    stage: str
-    reason: str
-    needed: Callable[[], bool]
-    apply: Callable[[], None]
-
-
-PATCHES: list[Patch] = []
-_applied: dict[str, str] = {}
-
-
-def patch(stage: str, reason: str, needed: Callable[[], bool]) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Register a repair for `stage`: `before` the host's first module runs, or `after` the host is there."""
-
-    def register(function: Callable[[], None]) -> Callable[[], None]:
-        PATCHES.append(Patch(function.__name__, stage, reason, needed, function))
-        return function
-
-    return register
-
+PATCHES = Patches()
+patch = PATCHES.add
 
 NOISE = (
     r"Cython (rank|roc) evaluation",
@@ -59,22 +36,20 @@ NOISE = (
     r"`broadcast_buffers` is deprecated",
 )
 """Warnings the host causes that no user can act on: it asks for a build we do without, and uses retired names."""
+CALLERS = ("modeling.meta_arch.baseline", "modeling.meta_arch.mgn")
+"""Where the host builds backbones."""
 
 
 def apply(stage: str) -> None:
     """Apply the patches of a stage whose fault is present."""
     for message in NOISE:
         warnings.filterwarnings("ignore", message)
-    for each in PATCHES:
-        if each.stage == stage and each.needed():
-            each.apply()
-            _applied[each.name] = each.reason
+    PATCHES.apply(stage)
 
 
 def applied() -> dict[str, str]:
     """Return name -> reason of the patches in force in this process."""
-    extra = {"torchvision_schemas": "torchvision's compiled operators do not load with this torch"}
-    return {**(extra if torchvision_ops.declared() else {}), **_applied}
+    return {**torchvision_ops.applied(), **PATCHES.applied()}
 
 
 def _host(name: str) -> ModuleType:
@@ -158,6 +133,18 @@ def amp_on_any_device() -> None:
     from agreid_plugin.hosts.fastreid.amp import AMPTrainer
 
     _replace("AMPTrainer", AMPTrainer, "engine.defaults", "engine.train_loop")
+
+
+@patch(
+    "after",
+    "a loss that is not finite stops the host's main process alone, and the others wait for it for ever",
+    lambda: _host("engine.train_loop").SimpleTrainer._write_metrics.__module__.startswith("fastreid."),
+)
+def stop_together() -> None:
+    """Have every process learn all losses, and stop by them."""
+    from agreid_plugin.hosts.fastreid.loss_writing import write_metrics
+
+    _host("engine.train_loop").SimpleTrainer._write_metrics = write_metrics
 
 
 @patch(
@@ -374,7 +361,7 @@ def restore_training_mode() -> None:
     _replace("inference_context", inference_context, "evaluation.evaluator", "evaluation")
 
 
-# Checkpoints -----------------------------------------------------------------------------------------------------
+# Files of others -------------------------------------------------------------------------------------------------
 
 
 @patch(
@@ -388,3 +375,42 @@ def safe_checkpoints() -> None:
     from agreid_plugin.nn.checkpoints import read_checkpoint
 
     _host("utils.checkpoint").Checkpointer._load_file = lambda self, path: read_checkpoint(path)  # noqa: ARG005
+
+
+@patch(
+    "after",
+    "the host's checkpoints and their marker are torn by a crash, and a full disk ends the run",
+    lambda: _host("utils.checkpoint").Checkpointer.save.__module__.startswith("fastreid."),
+)
+def whole_checkpoints() -> None:
+    """Write files that are there in full or not at all, and go on where the disk takes none."""
+    from agreid_plugin.hosts.fastreid.checkpointing import save
+
+    _host("utils.checkpoint").Checkpointer.save = save
+
+
+@patch(
+    "after",
+    "the host's backbones run code in files of pretrained weights on torch < 2.6, and fail without a reason otherwise",
+    lambda: any(module.torch is torch for module in safe_files.backbone_modules()),
+)
+def safe_pretrained_weights() -> None:
+    """Load tensors and plain values only, and say which file is for another network."""
+    from agreid_plugin.hosts.safe_torch import SafeTorch
+
+    safe = SafeTorch()
+    for module in safe_files.backbone_modules():
+        module.torch = safe
+    _host("modeling.backbones.mobilenetv3").load_state_dict_from_url = safe.hub.load_state_dict_from_url
+    build = safe_files.saying_what_misfits(_host("modeling.backbones.build").build_backbone, safe)
+    _replace("build_backbone", build, "modeling.backbones.build", "modeling.backbones", "modeling", *CALLERS)
+
+
+@patch(
+    "after",
+    "the host's configurations may hold YAML tags that run code",
+    lambda: safe_files.reads_objects(_host("config").CfgNode.load_yaml_with_base),
+)
+def plain_yaml() -> None:
+    """Read configurations, those of teachers and bases too, as plain YAML."""
+    _host("config").CfgNode.load_yaml_with_base = staticmethod(safe_files.load_yaml_with_base)

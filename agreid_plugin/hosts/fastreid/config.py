@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from ast import literal_eval
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,12 +13,21 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-import yaml
 from fastreid.config import CfgNode, defaults, get_cfg
 
-from agreid_plugin.errors import InputError, did_you_mean, first_line
+from agreid_plugin.data.yaml_files import read_yaml
+from agreid_plugin.errors import InputError, did_you_mean
 
 BASE_KEY = "_BASE_"
+ENTRIES = {
+    "MODEL.FREEZE_LAYERS": "backbone",
+    "MODEL.CLIP.FREEZE": "text",
+    "KD.MODEL_CONFIG": "teacher.yml",
+    "KD.MODEL_WEIGHTS": "teacher.pth",
+    "SOLVER.BETAS": 0.9,
+    "TEST.PROTOCOLS": "A2G",
+}
+"""Lists that are empty by default -> an entry, of whose kind all are."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,7 @@ KEYS = (
     Key("SEED", 0, "Seed of every random generator; -1 draws one, which the run card keeps."),
     Key("DATASETS.ROOT", "", "Folder that holds the datasets; empty: $FASTREID_DATASETS, else datasets/."),
     Key("DATASETS.SKIP_BAD_NAMES", False, "Leave out images whose names are not the dataset's, instead of refusing."),
+    Key("DATASETS.BAD_IMAGES", "error", "Images that cannot be read: error (stop, name the file) | skip (list them)."),
     Key("DATASETS.OWN.PATTERN", "", "Dataset `folder`: pattern of a file name with groups pid, camera, view."),
     Key("DATASETS.OWN.IDENTITY_FOLDERS", False, "Dataset `folder`: each sub-folder holds the images of one identity."),
     Key("DATASETS.OWN.AERIAL_CAMERAS", [], "Datasets `folder` and `csv`: cameras in the air, if no view is given."),
@@ -43,8 +54,10 @@ KEYS = (
         0,
         "Epochs of warm-up; 0: the iterations that SOLVER.WARMUP_ITERS says.",
     ),
+    Key("SOLVER.KEEP_CHECKPOINTS", 3, "The last checkpoints that stay beside the best and the final one; 0: all."),
+    Key("SOLVER.CHECKPOINT_ITERS", 0, "Iterations between two checkpoints within an epoch; 0: none there."),
     Key("SOLVER.LOG_PERIOD", 20, "Iterations between two lines of progress in logs, metrics.json and TensorBoard."),
-    Key("SOLVER.LEARNING_GUARD", True, "Stop after the first optimizer step if it changed no weight."),
+    Key("SOLVER.LEARNING_GUARD", True, "Stop if the first step changes no weight, a loss is NaN or features collapse."),
     Key(
         "TEST.PROTOCOLS",
         [],
@@ -103,40 +116,34 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
         InputError: a file that is missing or no YAML mapping, an unknown key, or a value of the wrong type.
     """
     cfg = get_cfg()
-    for key, value, where in _flat(_read_with_bases(Path(path), ())):
+    for key, value, where in _flat(read_with_bases(Path(path))):
         _set(cfg, key, value, where)
     for key, text in _pairs(list(overrides)):
         _set(cfg, key, _literal(text), "command line")
     return cfg
 
 
-def _read_with_bases(path: Path, children: tuple[Path, ...]) -> list[tuple[Path, dict]]:
+def read_with_bases(path: Path, children: tuple[Path, ...] = ()) -> list[tuple[Path, dict]]:
     """Return the file's mapping behind those of its bases, each with the file it stands in."""
+    content = _read_yaml(path)
     if path.resolve() in children:
         raise InputError(f"{path}: {BASE_KEY} leads back to a file that inherits from it")
-    content = _read_yaml(path)
     base = content.pop(BASE_KEY, None)
     if base is None:
         return [(path, content)]
     if not isinstance(base, str):
         raise InputError(f"{path}: {BASE_KEY} takes one file name, got {base!r}")
     base_path = path.parent / Path(base).expanduser()
-    if not base_path.is_file():
+    if not os.path.isfile(base_path):
         raise InputError(f"{path}: {BASE_KEY} {base} does not exist (looked for {base_path})")
-    return [*_read_with_bases(base_path, (*children, path.resolve())), (path, content)]
+    return [*read_with_bases(base_path, (*children, path.resolve())), (path, content)]
 
 
 def _read_yaml(path: Path) -> dict:
-    if not path.is_file():
-        siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+    if not os.path.isfile(path):
+        siblings = [p.name for p in path.parent.glob("*.y*ml")] if os.path.isdir(path.parent) else []
         raise InputError(f"config file {path} does not exist{did_you_mean(path.name, siblings)}")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise InputError(f"{path}, line {line}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid YAML: {first_line(error)}") from None
+    content = read_yaml(path)
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -205,7 +212,8 @@ def _set(cfg: CfgNode, path: str, value: Any, where: str) -> None:
         raise InputError(f"{where}: key {path} unknown{_nearest_key(path, cfg)}")
     if isinstance(node[name], CfgNode):
         raise InputError(f"{where}: {path} is a group of keys ({', '.join(node[name])}), not a value")
-    node[name] = _coerced(value, node[name], f"{where}: key {path}")
+    default = [ENTRIES[path]] if path in ENTRIES and not node[name] else node[name]
+    node[name] = _coerced(value, default, f"{where}: key {path}")
 
 
 def _nearest_key(path: str, cfg: CfgNode) -> str:
@@ -235,10 +243,19 @@ def _coerced(value: Any, default: Any, where: str) -> Any:
             return int(value)
     elif isinstance(default, list | tuple):
         if isinstance(value, list | tuple):
-            return type(default)(value)
+            kind = _kind_of_all(default)
+            return type(default)(value if kind is None else [_coerced(each, kind, where) for each in value])
     elif isinstance(value, type(default)):
         return value
     raise InputError(f"{where} takes {_described(default)}, got {value!r}")
+
+
+def _kind_of_all(values: Sequence[Any]) -> Any:
+    """Return an entry of a list that tells the kind of all, with a point if one number has it; None if none does."""
+    kinds = {type(value) for value in values}
+    if kinds == {int, float}:
+        return next(value for value in values if isinstance(value, float))
+    return values[0] if len(kinds) == 1 and kinds <= {int, float, str} else None
 
 
 def _number(text: str) -> float | None:

@@ -19,7 +19,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.heads import OURS
-from agreid_plugin.hosts.fastreid.weights import read_state
+from agreid_plugin.hosts.weights import read_state
 from agreid_plugin.methods.conversion import CONVERTERS, Converted
 
 SUFFIXES = (".pth", ".pt")

@@ -10,14 +10,16 @@ import torch
 from fastreid.data import samplers
 from fastreid.data.common import CommDataset
 from fastreid.utils import comm
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import BatchSampler, Sampler
 
 from agreid_plugin.data.attributes import AttributeSchema
+from agreid_plugin.data.bad_images import BadImages, Labels
 from agreid_plugin.data.collate import Sample
+from agreid_plugin.data.images import read_image
+from agreid_plugin.data.numbered import NumberedBatches, drawn_by_number
 from agreid_plugin.data.samplers import EndlessViewBalancedSampler
-from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.adapter import host_collate
 from agreid_plugin.hosts.fastreid.attributes import training_schema
 from agreid_plugin.hosts.fastreid.datasets import (
@@ -31,20 +33,10 @@ from agreid_plugin.hosts.fastreid.datasets import (
 from agreid_plugin.hosts.fastreid.loader import DeviceLoader
 from agreid_plugin.hosts.fastreid.text_data import training_captions
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
+from agreid_plugin.hosts.interruption import leave_to_the_main_process
 from agreid_plugin.types import UNKNOWN, Record, platform_label
 
 _logger = logging.getLogger("fastreid.data")
-
-
-def read_image(path: str) -> Image.Image:
-    """Read an image as RGB, whatever its own mode, upright."""
-    try:
-        with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except FileNotFoundError:
-        raise InputError(f"image {path} does not exist") from None
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"image {path} cannot be read ({error}): replace or remove it") from None
 
 
 class ReIDDataset(CommDataset):
@@ -59,6 +51,8 @@ class ReIDDataset(CommDataset):
         relabel: number identities and cameras from 0, for training.
         schema: the attributes to give with each image; None gives none, as at test time.
         tokenize: makes the tokens of a record's caption; None gives none.
+        bad_images: what to do about images that cannot be read, `error` or `skip`; at test time, where `relabel` is
+            off, one that stands in has the labels of the other.
     """
 
     def __init__(
@@ -68,16 +62,20 @@ class ReIDDataset(CommDataset):
         relabel: bool,
         schema: AttributeSchema | None = None,
         tokenize: Callable[[Record | None], Tensor] | None = None,
+        bad_images: str = "error",
     ):
         super().__init__(img_items, transform, relabel)
         self.schema, self.tokenize = schema, tokenize
+        self.bad_images = BadImages(len(img_items), self._labels_of, bad_images, anybody=not relabel)
 
+    @drawn_by_number
     def __getitem__(self, index: int) -> Sample:
-        item = self.img_items[index]
+        image, place = self.bad_images.attempt(index, lambda place: (read_image(self.img_items[place][0]), place))
+        item = self.img_items[place if self.relabel else index]
         path, pid, camera = item[:3]
         record = getattr(item, "record", None)
         return Sample(
-            image=self.transform(read_image(path)),
+            image=self.transform(image),
             pid=self.pid_dict[pid] if self.relabel else pid,
             camera=self.cam_dict[camera] if self.relabel else camera,
             view=view_of(item),
@@ -86,6 +84,10 @@ class ReIDDataset(CommDataset):
             tokens=self.tokenize(record) if self.tokenize else None,
             path=path,
         )
+
+    def _labels_of(self, index: int) -> Labels:
+        item = self.img_items[index]
+        return Labels(item[0], item[1], view_of(item))
 
 
 def view_of(item: tuple) -> int:
@@ -110,35 +112,53 @@ def fingerprints(cfg) -> dict[str, str]:
     return {name: by_source[source] for name, source in names.items()}
 
 
-def build_train_loader(cfg) -> DeviceLoader:
-    """Build the training loader of `cfg`."""
+def training_items(cfg) -> tuple[list[tuple], list]:
+    """Return the images to train on, and the datasets that they are of."""
     datasets = []
     for name in cfg.DATASETS.NAMES:
         options = {"combineall": cfg.DATASETS.COMBINEALL, **options_of(cfg, name)}
         datasets.append(load_dataset(name, dataset_root(cfg), ["train"], **options))
+    return [item for dataset in datasets for item in dataset.train], datasets
+
+
+def build_train_loader(cfg) -> DeviceLoader:
+    """Build the training loader of `cfg`."""
+    items, datasets = training_items(cfg)
+    for name, dataset in zip(cfg.DATASETS.NAMES, datasets, strict=True):
         if comm.is_main_process():
-            datasets[-1].show_train()
-            for note in datasets[-1].records.notes if isinstance(datasets[-1], RecordDataset) else ():
+            dataset.show_train()
+            for note in dataset.records.notes if isinstance(dataset, RecordDataset) else ():
                 _logger.info("%s: %s", name, note)
-    items = [item for dataset in datasets for item in dataset.train]
     schema = training_schema(cfg, datasets)
     items, tokenize = training_captions(cfg, items, datasets)
-    train_set = ReIDDataset(items, build_transforms(cfg, is_train=True), relabel=True, schema=schema, tokenize=tokenize)
+    train_set = ReIDDataset(
+        items,
+        build_transforms(cfg, is_train=True),
+        relabel=True,
+        schema=schema,
+        tokenize=tokenize,
+        bad_images=cfg.DATASETS.BAD_IMAGES,
+    )
     per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
-    batches = BatchSampler(build_sampler(cfg, items), per_process, drop_last=True)
+    seed = cfg.SEED if cfg.SEED >= 0 else comm.shared_random_seed()
+    batches = NumberedBatches(build_sampler(cfg, items), per_process, seed, comm.get_rank())
     return _loader(cfg, train_set, batches)
 
 
-def build_test_loader(cfg, records: Sequence[Record]) -> DeviceLoader:
-    """Build a loader that shows every record once, each process its own share of them."""
+def build_test_loader(cfg, records: Sequence[Record], bad_images: str = "error") -> DeviceLoader:
+    """Build a loader that shows every record once, each process its own share of them.
+
+    With `bad_images="skip"` another image stands in for one that cannot be read: what is made of it is not its own, and
+    whoever asks for it has to drop what the dataset's `bad_images` names.
+    """
     items = [RecordItem(record.path, record.pid, record.camera, record) for record in records]
-    test_set = ReIDDataset(items, build_transforms(cfg, is_train=False), relabel=False)
+    test_set = ReIDDataset(items, build_transforms(cfg, is_train=False), relabel=False, bad_images=bad_images)
     per_process = max(cfg.TEST.IMS_PER_BATCH // comm.get_world_size(), 1)
     batches = BatchSampler(samplers.InferenceSampler(len(test_set)), per_process, drop_last=False)
     return _loader(cfg, test_set, batches, progress="extracting")
 
 
-def _loader(cfg, dataset: ReIDDataset, batches: BatchSampler, progress: str = "") -> DeviceLoader:
+def _loader(cfg, dataset: ReIDDataset, batches: Sampler[list[int]], progress: str = "") -> DeviceLoader:
     loader = DeviceLoader(
         comm.get_local_rank(),
         dataset=dataset,
@@ -146,6 +166,8 @@ def _loader(cfg, dataset: ReIDDataset, batches: BatchSampler, progress: str = ""
         num_workers=cfg.DATALOADER.NUM_WORKERS,
         collate_fn=host_collate,
         pin_memory=True,
+        generator=torch.Generator(),  # the seeds of workers mean nothing, and the run's generator is left alone
+        worker_init_fn=leave_to_the_main_process,
     )
     if cfg.MODEL.DEVICE == "cpu":
         loader.device = torch.device("cpu")

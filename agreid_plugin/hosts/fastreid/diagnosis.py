@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import fastreid
 import torch
@@ -13,17 +12,10 @@ from fastreid.config import get_cfg
 from fastreid.solver import build_optimizer
 
 from agreid_plugin.hosts.fastreid import compat
+from agreid_plugin.hosts.inventory import Finding
 
 SCRIPTS = ("fastreid.evaluation.rank_cylib.setup", "fastreid.evaluation.rank_cylib.test_cython")
 """Files in the host's package that are programs: importing them runs them."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check and how it came out."""
-
-    ok: bool
-    text: str
 
 
 def host_modules() -> Iterator[str]:
@@ -54,7 +46,7 @@ def _modules_import() -> Finding:
 
 
 def _faults_are_gone() -> Finding:
-    left = [each.name for each in compat.PATCHES if each.needed()]
+    left = [each.name for each in compat.PATCHES.all if each.needed()]
     return Finding(not left, f"faults of the host left: {', '.join(left) or 'none'}")
 
 

@@ -1,10 +1,7 @@
-"""Processes for the host's launcher and trainer, on GPUs (NCCL) and on CPUs (gloo)."""
+"""What fast-reid needs of each process: its group of those on the same machine, and a wrapper for any device."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +11,22 @@ from fastreid.utils import comm
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from agreid_plugin.hosts.process_group import default_backend, member, prepare
+
 
 class AnyDeviceDataParallel(DistributedDataParallel):
-    """`DistributedDataParallel` that takes the host's `device_ids` for a model on a CPU too."""
+    """`DistributedDataParallel` on this process's GPU, or for a model on a CPU on none, whatever the host says."""
 
     def __init__(self, module: nn.Module, device_ids: list[int] | None = None, **kwargs: Any):
-        on_gpu = next(module.parameters()).is_cuda
-        super().__init__(module, device_ids=device_ids if on_gpu else None, **kwargs)
+        on_gpu = next(module.parameters()).is_cuda and device_ids is not None
+        super().__init__(module, device_ids=[torch.cuda.current_device()] if on_gpu else None, **kwargs)
+
+
+def in_local_group(main: Callable[..., None], *args: Any) -> None:
+    """Run `main(*args)`, in a run of several processes after giving the host its group of this machine's."""
+    if dist.is_initialized():
+        set_local_group(member().place.machine)
+    main(*args)
 
 
 def distributed_worker(
@@ -32,37 +38,23 @@ def distributed_worker(
     dist_url: str,
     args: tuple,
 ) -> None:
-    """Join the process group and run `main_func`: what the host's launcher starts in each spawned process."""
-    on_gpu = torch.cuda.is_available()
-    dist.init_process_group(
-        "nccl" if on_gpu else "gloo",
-        init_method=dist_url,
-        world_size=world_size,
-        rank=machine_rank * processes_per_machine + local_rank,
-    )
-    if on_gpu:
-        torch.cuda.set_device(local_rank)
-    else:
-        _share_processors(processes_per_machine)
+    """Join the process group and run `main_func`: what the host's own `launch` starts in each spawned process."""
+    prepare(local_rank, processes_per_machine)
+    rank = machine_rank * processes_per_machine + local_rank
+    dist.init_process_group(default_backend(), init_method=dist_url, world_size=world_size, rank=rank)
     comm.synchronize()
-    set_local_group(processes_per_machine)
+    set_local_group(machine_rank)
     try:
         main_func(*args)
     finally:
         dist.destroy_process_group()
 
 
-def _share_processors(processes: int) -> None:
-    """Keep processes from taking each other's cores, and their data workers from importing torch once more each."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
-    if sys.platform == "linux":
-        multiprocessing.set_start_method("fork", force=True)  # a spawned process would spawn its workers too
-
-
-def set_local_group(processes_per_machine: int) -> None:
+def set_local_group(machine: int | str) -> None:
     """Give the host its group of the processes on this machine; every rank makes every group, as torch demands."""
-    for start in range(0, dist.get_world_size(), processes_per_machine):
-        ranks = list(range(start, start + processes_per_machine))
-        group = dist.new_group(ranks)
-        if dist.get_rank() in ranks:
+    machines: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(machines, machine)
+    for each in dict.fromkeys(machines):
+        group = dist.new_group([rank for rank, theirs in enumerate(machines) if theirs == each])
+        if each == machine:
             comm._LOCAL_PROCESS_GROUP = group

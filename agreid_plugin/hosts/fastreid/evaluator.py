@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,54 +16,19 @@ from fastreid.evaluation import DatasetEvaluator
 from fastreid.utils import comm
 from torch import Tensor, nn
 
-from agreid_plugin.data.datasets import DATASETS, Dataset, Sides
-from agreid_plugin.data.protocols import Protocol, protocol, select, unmatched, usable
+from agreid_plugin.data.bad_images import BadImages, tell_bad_images
+from agreid_plugin.data.datasets import Dataset
+from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation import (
-    Calibration,
-    Distances,
-    FeatureDistances,
-    FeatureSet,
-    Metrics,
-    calibrate_distances,
-    evaluate_all,
-    expand,
-    records_to_extract,
-    rerank,
-    sides,
-)
+from agreid_plugin.evaluation import FeatureSet, Metrics
+from agreid_plugin.evaluation.collapse import collapse
+from agreid_plugin.evaluation.comparison import Comparison, Expansion, Reranking
+from agreid_plugin.evaluation.test_sets import TestSet, check_sides, choose
 from agreid_plugin.hosts.fastreid.data import dataset_root, load_dataset, options_of, source_of
 from agreid_plugin.hosts.fastreid.text_data import CAPTION_NUMBERS, reads_captions, tell_long
 from agreid_plugin.types import Record
 
 _logger = logging.getLogger("fastreid.evaluation")
-MARKET_RULE = ("same_camera_same_id",)
-VALIDATION = "T2I-val"
-"""The protocol of a text set's validation split, which selects the best model."""
-
-
-@dataclass(frozen=True)
-class TestSet:
-    """Images to extract once, and the protocols to compute from them, by name."""
-
-    dataset: Dataset
-    protocols: dict[str, Protocol]
-
-    @cached_property
-    def records(self) -> list[Record]:
-        """Every image that one of the protocols asks for, once."""
-        return records_to_extract(self.dataset, self.protocols.values())
-
-    @property
-    def has_text(self) -> bool:
-        """Whether captions ask, and not images alone."""
-        return any(each.kind == "text" for each in self.protocols.values())
-
-    @property
-    def selects_by(self) -> Protocol | None:
-        """The protocol that selects the best model: never a text set's test split."""
-        first = next(iter(self.protocols.values()))
-        return self.protocols.get(VALIDATION, None if first.kind == "text" else first)
 
 
 def test_sets(cfg) -> list[TestSet]:
@@ -74,22 +37,6 @@ def test_sets(cfg) -> list[TestSet]:
     for name in cfg.DATASETS.TESTS:
         by_dataset.setdefault(source_of(name) or name, []).append(name)
     return [_test_set(cfg, names) for names in by_dataset.values()]
-
-
-def with_validation(test_set: TestSet) -> TestSet:
-    """Add the protocol of a text set's validation split, if it has one, as training needs it."""
-    dataset = test_set.dataset
-    if not test_set.has_text:
-        return test_set
-    gallery = tuple(dataset.split("val"))
-    query = tuple(record for record in gallery if record.captions)
-    if not query:
-        _logger.info("%s has no validation split: no model_best is chosen, the last epoch counts", dataset.name)
-        return test_set
-    _logger.info("%s: model_best is chosen by the %d images to validate with", dataset.name, len(gallery))
-    protocol = Protocol(dataset.name, VALIDATION, list_file=VALIDATION, source="validation split", kind="text")
-    dataset = replace(dataset, lists={**dataset.lists, VALIDATION: Sides(query, gallery)})
-    return TestSet(dataset, {**test_set.protocols, VALIDATION: protocol})
 
 
 def _test_set(cfg, names: Sequence[str]) -> TestSet:
@@ -101,8 +48,8 @@ def _test_set(cfg, names: Sequence[str]) -> TestSet:
     for each in chosen.values():
         if each.kind == "text" and not reads_captions(cfg):
             raise InputError(f"{each} asks with sentences, which {cfg.MODEL.META_ARCHITECTURE} does not read")
-        _check_comparison(cfg, each)
-        _check(each, dataset)
+        comparison(cfg).check(each)
+        check_sides(each, dataset)
     found = TestSet(dataset, chosen)
     if found.has_text:
         tell_long(cfg, found.records, "test")
@@ -121,42 +68,6 @@ def _named_protocol(name: str) -> tuple[str, ...]:
     return () if source_of(name) is None or factory.is_whole else (factory.protocol.name,)
 
 
-def choose(dataset: Dataset, names: Sequence[str] = ()) -> dict[str, Protocol]:
-    """Return the protocols of these names, or all that the dataset allows."""
-    if dataset.name not in DATASETS:  # one of the host's own
-        rule = Protocol(dataset.name, "ALL", hide=MARKET_RULE, source="fast-reid's rule, that of Market-1501")
-        return {"ALL": rule}
-    if names:
-        return {name: protocol(dataset.name, name) for name in names}
-    allowed, refused = usable(dataset)
-    for reason in refused.values():
-        _logger.info("left out: %s", reason)
-    if not allowed:
-        raise InputError(f"no protocol of {dataset.name} can be computed: {'; '.join(refused.values())}")
-    return allowed
-
-
-def _check(protocol: Protocol, dataset: Dataset) -> None:
-    """Say what is odd about a protocol's sides, and refuse before inference if no query has a match."""
-    chosen = select(protocol, dataset)
-    for note in chosen.notes:
-        _logger.info(note)
-    reasons = {reason: len(paths) for reason, paths in unmatched(protocol, chosen.query, chosen.gallery).items()}
-    if sum(reasons.values()) == len(chosen.query):
-        told = "; ".join(f"{count}: {reason}" for reason, count in reasons.items())
-        raise InputError(
-            f"{protocol}: none of its {len(chosen.query)} queries has a match among {len(chosen.gallery)} gallery "
-            f"images ({told}); check the split and the camera numbers"
-        )
-
-
-def _check_comparison(cfg, protocol: Protocol) -> None:
-    """Refuse comparisons that look for images like the query's for a query that is none."""
-    for name in ("RERANK", "AQE") if protocol.kind == "text" else ():
-        if cfg.TEST[name].ENABLED:
-            raise InputError(f"{protocol} asks with sentences, which TEST.{name} cannot compare: set its ENABLED False")
-
-
 def _records_of(name: str, dataset: ImageDataset) -> Dataset:
     """Return one of the host's own datasets as records."""
     records = [
@@ -165,6 +76,18 @@ def _records_of(name: str, dataset: ImageDataset) -> Dataset:
         for path, pid, camera, *_ in getattr(dataset, split)
     ]
     return Dataset(name, "", tuple(records))
+
+
+def comparison(cfg) -> Comparison:
+    """Return how `TEST` wants features compared."""
+    again, mean = cfg.TEST.RERANK, cfg.TEST.AQE
+    return Comparison(
+        cfg.TEST.METRIC,
+        Reranking(again.K1, again.K2, again.LAMBDA) if again.ENABLED else None,
+        Expansion(mean.QE_K, mean.ALPHA, mean.QE_TIME) if mean.ENABLED else None,
+        cfg.TEST.MEMORY,
+        keys=("TEST.RERANK.ENABLED", "TEST.AQE.ENABLED"),
+    )
 
 
 def share_buffers(model: nn.Module) -> None:
@@ -180,6 +103,7 @@ class MultiProtocolEvaluator(DatasetEvaluator):
     Attributes:
         test_set: what is evaluated.
         views: where the model has the views of test images from, `given` or `predicted`; empty if it uses none.
+        bad_images: what the loader's dataset passed over, whose features are dropped.
         features: the features of the last pass, on the main process.
         metrics: the numbers of the last pass, on the main process.
         numbers: the same as the host takes them, `A2G/mAP` -> percent.
@@ -188,6 +112,7 @@ class MultiProtocolEvaluator(DatasetEvaluator):
     def __init__(self, cfg, test_set: TestSet):
         self._cfg, self.test_set = cfg, test_set
         self.views = ""
+        self.bad_images: BadImages | None = None
         self.features: FeatureSet | None = None
         self.metrics: list[Metrics] = []
         self.numbers: OrderedDict[str, float] = OrderedDict()
@@ -206,15 +131,16 @@ class MultiProtocolEvaluator(DatasetEvaluator):
     def evaluate(self) -> OrderedDict[str, float]:
         """Return the numbers on the main process, as `A2G/mAP`, nothing on the others."""
         gathered = comm.gather(self._collected, dst=0)
+        unreadable = comm.gather(self.bad_images.paths() if self.bad_images else [], dst=0)
         self.reset()
         if not comm.is_main_process():
             return OrderedDict()
         by_key = dict(itertools.chain.from_iterable(part.items() for part in gathered))
-        records, protocols = self.test_set.records, self.test_set.protocols.values()
-        images = np.stack([by_key.pop(record.path) for record in records])
-        captions = (np.stack([by_key[number] for number in range(len(by_key))]),) if self.test_set.has_text else ()
-        self.features = FeatureSet(self.test_set.dataset, records, (images,), captions, self.views)
-        self.metrics = compute(self._cfg, self.features, protocols)
+        self.features = self.test_set.feature_set(by_key, self.views, self._noted(unreadable))
+        alike = collapse(self.features.images[0])
+        if alike:
+            _logger.warning("%s: %s; the model tells nobody apart", self.test_set.dataset.name, alike)
+        self.metrics = comparison(self._cfg).compute(self.features, self.test_set.protocols.values())
         numbers = {name: entry.as_dict() for name, entry in zip(self.test_set.protocols, self.metrics, strict=True)}
         if self._cfg.TEST.ROC.ENABLED:
             for name, entry in self.test_set.protocols.items():
@@ -223,9 +149,15 @@ class MultiProtocolEvaluator(DatasetEvaluator):
         self.numbers = OrderedDict(flat)
         return self.numbers
 
+    def _noted(self, unreadable: Sequence[Sequence[str]]) -> set[str]:
+        """Put what all processes passed over on the list in the run's folder."""
+        paths = {path for part in unreadable for path in part}
+        tell_bad_images(self._cfg.OUTPUT_DIR, paths, f"{self.test_set.dataset.name} test", _logger)
+        return paths
+
     def _true_positive_rates(self, protocol: Protocol) -> dict[str, float]:
         try:
-            found = thresholds(self._cfg, self.features, protocol)
+            found = comparison(self._cfg).thresholds(self.features, protocol)
         except InputError as error:  # too few pairs for a rate are no reason to end a training
             _logger.warning("%s", error)
             return {}
@@ -234,27 +166,3 @@ class MultiProtocolEvaluator(DatasetEvaluator):
             for direction, entry in found.directions.items()
             for point in entry.points
         }
-
-
-def compute(cfg, features: FeatureSet, protocols: Iterable[Protocol]) -> list[Metrics]:
-    """Compute protocols from features, with the distances that `TEST` asks for."""
-    protocols = list(protocols)
-    for each in protocols:
-        _check_comparison(cfg, each)
-    return list(evaluate_all(features, protocols, distances=partial(_distances, cfg), memory=cfg.TEST.MEMORY).values())
-
-
-def _distances(cfg, query: np.ndarray, gallery: np.ndarray) -> Distances:
-    if cfg.TEST.AQE.ENABLED:
-        options = cfg.TEST.AQE
-        query, gallery = expand(query, gallery, k=options.QE_K, alpha=options.ALPHA, times=options.QE_TIME)
-    if cfg.TEST.RERANK.ENABLED:
-        options = cfg.TEST.RERANK
-        return rerank(query, gallery, metric=cfg.TEST.METRIC, k1=options.K1, k2=options.K2, weight=options.LAMBDA)
-    return FeatureDistances([(query, gallery)], cfg.TEST.METRIC)
-
-
-def thresholds(cfg, features: FeatureSet, protocol: Protocol) -> Calibration:
-    """Choose same-person thresholds under a protocol."""
-    query, gallery, *metas = sides(features, protocol)
-    return calibrate_distances(_distances(cfg, query, gallery), *metas, protocol, memory=cfg.TEST.MEMORY)

@@ -9,6 +9,8 @@ import torch
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from agreid_plugin.data.workers import crashes_named
+
 
 class DeviceLoader(DataLoader):
     """Yields batches on `device`, the next one being copied while the model works on this one.
@@ -16,22 +18,33 @@ class DeviceLoader(DataLoader):
     With `progress` set to a word, one pass shows a bar of that name.
 
     Unlike the host's loader there is no thread of our own between the workers and the trainer, so an error in a
-    worker is raised in the trainer. The host's waits for ever: its thread dies without telling.
+    worker is raised in the trainer. The host's waits for ever: its thread dies without telling. A worker that dies is
+    told of with the file it was at.
     """
 
     def __init__(self, local_rank: int, **kwargs: Any):
         kwargs["pin_memory"] = bool(kwargs.get("pin_memory")) and torch.cuda.is_available()
         super().__init__(**kwargs)
-        self.device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        self.device = torch.device("cuda", _visible(local_rank)) if torch.cuda.is_available() else torch.device("cpu")
         self.progress = ""
 
     def __iter__(self) -> Iterator[dict]:
-        batches = super().__iter__()
+        batches = _with_crashes_named(super().__iter__())
         if self.device.type != "cpu":
             batches = _copied_ahead(batches, self.device)
         if self.progress:  # a bar on terminals alone
             batches = iter(tqdm(batches, self.progress, len(self), leave=False, unit="batch", disable=None))
         return batches
+
+
+def _with_crashes_named(batches: Iterator[dict]) -> Iterator[dict]:
+    with crashes_named():
+        yield from batches
+
+
+def _visible(local_rank: int) -> int:
+    """Return the number of a process's GPU, which may be the only one that it sees."""
+    return local_rank % torch.cuda.device_count()
 
 
 def _copied_ahead(batches: Iterator[dict], device: torch.device) -> Iterator[dict]:

@@ -32,6 +32,7 @@ from agreid_plugin.losses import (
     TripletLoss,
     ViewLoss,
 )
+from agreid_plugin.losses.gathering import gather_features, gather_labels
 
 __all__ = [
     "HOST_LOSSES",
@@ -49,12 +50,15 @@ KEYS = (
     Key("MODEL.LOSSES.CE.OVER_NONZERO", True, "Divide by the images whose loss is not zero, as the host does."),
     Key("MODEL.LOSSES.CE.OVER_ALL", False, "Spread EPSILON over all identities; our meta-architectures only."),
     Key("MODEL.LOSSES.TRI.SQUARED", False, "Squared distances, as ViSA's Eq. 15 prints; our meta-architectures only."),
+    Key("MODEL.LOSSES.TRI.GATHER", True, "Mine triplets in the batch of all processes; our meta-architectures only."),
+    Key("MODEL.LOSSES.CIRCLE.GATHER", True, "CircleLoss: pair the images of all processes; ours only, too."),
+    Key("MODEL.LOSSES.COSFACE.GATHER", True, "Cosface: pair the images of all processes; ours only, too."),
     Key("MODEL.LOSSES.VIAL.SCALE", 1.0, "VIAL: weight of the loss, delta in Eq. 13 of VIF-AGReID."),
     Key("MODEL.LOSSES.VIAL.LAMBDA", 0.5, "VIAL: strength of the penalty (Eq. 8)."),
     Key("MODEL.LOSSES.VIAL.BETA", 5.0, "VIAL: decay of the penalty with the cosine (Eq. 8)."),
     Key("MODEL.LOSSES.VIAL.MARGIN", 0.5, "VIAL: how far below 1 the cosine of different people should be (Eq. 10)."),
     Key("MODEL.LOSSES.VIAL.HARD_MINING", True, "VIAL: take hard negatives too (Eq. 10), not positives alone (Eq. 9)."),
-    Key("MODEL.LOSSES.VIAL.GATHER", False, "VIAL: pair the images of all processes."),
+    Key("MODEL.LOSSES.VIAL.GATHER", True, "VIAL: pair the images of all processes."),
     Key("MODEL.LOSSES.ORTHOGONAL.SCALE", 1.0, "OrthogonalLoss: weight of the loss."),
     Key("MODEL.LOSSES.ORTHOGONAL.KIND", "cosine", "OrthogonalLoss: cosine (ViSA, Eq. 17) | dot (SVPR-ReID, Eq. 10)."),
     Key("MODEL.LOSSES.VIEW.SCALE", 1.0, "ViewLoss: weight of the loss."),
@@ -62,21 +66,22 @@ KEYS = (
     Key("MODEL.LOSSES.VIEW.EPSILON", 0.0, "ViewLoss: share of the target that is spread over the views."),
     Key("MODEL.LOSSES.VIEW.SMOOTHED_OVER", 0, "ViewLoss: classes that EPSILON is divided among; 0: the views."),
     Key("MODEL.LOSSES.BALANCE.SCALE", 0.001, "LoadBalanceLoss: weight of the loss, lambda in Eq. 20 of ViSA."),
+    Key("MODEL.LOSSES.BALANCE.GATHER", True, "LoadBalanceLoss: balance the images of all processes together."),
     Key("MODEL.LOSSES.ATTRIBUTES.SCALE", 1.0, "AttributeLoss: weight of the loss, beta in Eq. 12 of SVPR-ReID."),
     Key("MODEL.LOSSES.NITC.SCALE", 1.0, "NITC: weight of the loss."),
     Key("MODEL.LOSSES.NITC.SOFT_LABEL", 0.5, "NITC: share of the target that the network gives itself."),
     Key("MODEL.LOSSES.NITC.TEMPERATURE", 0.01, "NITC: what cosines are divided by."),
-    Key("MODEL.LOSSES.NITC.GATHER", False, "NITC: pair the images and texts of all processes."),
+    Key("MODEL.LOSSES.NITC.GATHER", True, "NITC: pair the images and texts of all processes."),
     Key("MODEL.LOSSES.RITC.SCALE", 1.0, "RITC: weight of the loss."),
     Key("MODEL.LOSSES.RITC.EPSILON", 0.01, "RITC: what is added to every entry of the targets."),
     Key("MODEL.LOSSES.RITC.TEMPERATURE", 0.01, "RITC: what cosines are divided by."),
-    Key("MODEL.LOSSES.RITC.GATHER", False, "RITC: pair the images and texts of all processes."),
+    Key("MODEL.LOSSES.RITC.GATHER", True, "RITC: pair the images and texts of all processes."),
     Key("MODEL.LOSSES.SDM.SCALE", 1.0, "SDMLoss: weight of the loss."),
     Key("MODEL.LOSSES.SDM.TEMPERATURE", 0.02, "SDMLoss: what cosines are divided by."),
-    Key("MODEL.LOSSES.SDM.GATHER", False, "SDMLoss: pair the images and texts of all processes."),
+    Key("MODEL.LOSSES.SDM.GATHER", True, "SDMLoss: pair the images and texts of all processes."),
     Key("MODEL.LOSSES.SUPCON.SCALE", 1.0, "SupConLoss: weight of the loss."),
     Key("MODEL.LOSSES.SUPCON.TEMPERATURE", 1.0, "SupConLoss: what dot products are divided by."),
-    Key("MODEL.LOSSES.SUPCON.GATHER", False, "SupConLoss: compare the images and texts of all processes."),
+    Key("MODEL.LOSSES.SUPCON.GATHER", True, "SupConLoss: compare the images and texts of all processes."),
 )
 
 
@@ -92,14 +97,16 @@ def build_objectives(cfg, names: Sequence[str] | None = None) -> nn.ModuleDict:
 
 
 class HostLoss(nn.Module):
-    """A loss function of the host with its options."""
+    """A loss function of the host with its options, on the batch of all processes if `gather` says so."""
 
-    def __init__(self, function: Callable[..., Tensor], scale: float, *options: float):
+    def __init__(self, function: Callable[..., Tensor], scale: float, *options: float, gather: bool = False):
         super().__init__()
-        self.function, self.scale, self.options = function, scale, options
+        self.function, self.scale, self.options, self.gather = function, scale, options, gather
 
     def forward(self, values: Tensor, pids: Tensor) -> Tensor:
         """Return the weighted loss."""
+        if self.gather:
+            values, (pids,) = gather_features(values), gather_labels(pids)
         return self.scale * self.function(values, pids, *self.options)
 
 
@@ -112,17 +119,18 @@ def _cross_entropy(node) -> nn.Module:
 
 @register_loss("TripletLoss", "triplet", "TRI")
 def _triplet(node) -> nn.Module:
-    return OnFeatures(TripletLoss(node.SCALE, node.MARGIN, node.SQUARED, node.NORM_FEAT, node.HARD_MINING))
+    mining = {"normalize": node.NORM_FEAT, "hard_mining": node.HARD_MINING, "gather": node.GATHER}
+    return OnFeatures(TripletLoss(node.SCALE, node.MARGIN, node.SQUARED, **mining))
 
 
 @register_loss("CircleLoss", "circle", "CIRCLE")
 def _circle(node) -> nn.Module:
-    return OnFeatures(HostLoss(pairwise_circleloss, node.SCALE, node.MARGIN, node.GAMMA))
+    return OnFeatures(HostLoss(pairwise_circleloss, node.SCALE, node.MARGIN, node.GAMMA, gather=node.GATHER))
 
 
 @register_loss("Cosface", "cosface", "COSFACE")
 def _cosface(node) -> nn.Module:
-    return OnFeatures(HostLoss(pairwise_cosface, node.SCALE, node.MARGIN, node.GAMMA))
+    return OnFeatures(HostLoss(pairwise_cosface, node.SCALE, node.MARGIN, node.GAMMA, gather=node.GATHER))
 
 
 @register_loss("VIAL", "vial", "VIAL")
@@ -146,7 +154,7 @@ def _view(node) -> nn.Module:
 @register_loss("LoadBalanceLoss", "balance", "BALANCE", needs="routers")
 def _balance(node) -> nn.Module:
     """Keeps every router from sending all images to a few experts (ViSA, Eqs. 18-19)."""
-    return OnParts(LoadBalanceLoss(node.SCALE), ("routers",))
+    return OnParts(LoadBalanceLoss(node.SCALE, node.GATHER), ("routers",))
 
 
 @register_loss("AttributeLoss", "attributes", "ATTRIBUTES", needs="attribute_logits")

@@ -48,16 +48,17 @@ class HostMethod:
         """Return the losses in training, the features otherwise."""
         if not self.training:
             return self.embed(self.infer(inputs))
-        batch = self._normalized(inputs)
+        batch = self.normalized(inputs)
         outputs = super().forward(batch)
         log_accuracy(outputs.identity.logits.detach(), batch.pids)
         return self.losses(outputs, batch)
 
     def infer(self, inputs: dict[str, Any] | Tensor) -> Any:
         """Return the outputs for test images, made of no more than the method may see of them."""
-        return super().forward(self._normalized(inputs).only(self.inference_inputs))
+        return super().forward(self.normalized(inputs).only(self.inference_inputs))
 
-    def _normalized(self, inputs: dict[str, Any] | Tensor) -> Batch:
+    def normalized(self, inputs: dict[str, Any] | Tensor) -> Batch:
+        """Return the host's dictionary, or images alone, as a batch for the method."""
         batch = from_host(inputs if isinstance(inputs, dict) else {"images": inputs})
         return batch.with_(images=(batch.images - self.pixel_mean) / self.pixel_std)
 

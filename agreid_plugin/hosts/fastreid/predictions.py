@@ -17,8 +17,8 @@ from torch import nn
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts.fastreid.data import build_test_loader
-from agreid_plugin.hosts.fastreid.evaluator import TestSet
 from agreid_plugin.types import AttributeGuess, Record
 
 

@@ -9,6 +9,7 @@ Shapes: n training images, I identities, E width of features.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,7 +90,8 @@ class PromptStage(hooks.HookBase):
 def extract(cfg, method: CLIPReID, train_set: data.ReIDDataset, labels: Tensor) -> Tensor:
     """Return the features of all training images, in order and without augmentation, on a CPU: (n, E)."""
     items = zip(train_set.img_items, labels.tolist(), strict=True)
-    loader = data.build_test_loader(cfg, [Record(str(item[0]), label) for item, label in items])
+    records = [Record(str(item[0]), label) for item, label in items]
+    loader = data.build_test_loader(cfg, records, cfg.DATASETS.BAD_IMAGES)  # one of the same person stands in
     _logger.info("stage 1: features of %d images of %d identities", len(labels), train_set.num_classes)
     with inference_context(method):
         own = [method.stage_features(batch).float().cpu() for batch in loader]
@@ -107,7 +109,7 @@ def write_prompts(path: Path, method: CLIPReID, names: Sequence[str], losses: Se
 def read_prompts(path: str | Path, method: CLIPReID, names: Sequence[str]) -> Tensor:
     """Read the prompts of exactly these identities: (I, K, D)."""
     key = f"{STAGE}.PROMPTS"
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{key} {path} does not exist")
     content = read_checkpoint(path)
     prompts, identities = content["model"].get("prompts"), content.get("identities", ())

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import logging
-import os
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
-from fastreid.engine import default_setup, defaults, launch
+from fastreid.engine import default_setup, defaults
 from fastreid.evaluation import verify_results
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
 from fastreid.utils.env import seed_all_rng
 from fastreid.utils.logger import setup_logger
-from tabulate import tabulate
 
-from agreid_plugin.data.datasets import DATASETS
-from agreid_plugin.data.protocols import Protocol
+from agreid_plugin.data.workers import crashes_named
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation import (
-    NUMBERS,
-    FeatureSet,
-    Metrics,
-    confidence,
-    covered,
-    load_features,
-    save_features,
-    save_results,
-    table,
-)
+from agreid_plugin.evaluation import load_features, save_features
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.hosts.fastreid import checks, console
+from agreid_plugin.evaluation.test_sets import TestSet
+from agreid_plugin.hosts import console, launching
+from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.agsynth import make_missing
 from agreid_plugin.hosts.fastreid.clip import with_activation
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.data import source_of
-from agreid_plugin.hosts.fastreid.evaluator import TestSet, choose, compute, thresholds
+from agreid_plugin.hosts.fastreid.distributed import in_local_group
+from agreid_plugin.hosts.fastreid.encoder import load_trained
+from agreid_plugin.hosts.fastreid.evaluator import comparison, test_sets
 from agreid_plugin.hosts.fastreid.predictions import (
     accuracy,
     accuracy_table,
@@ -46,27 +38,44 @@ from agreid_plugin.hosts.fastreid.predictions import (
     predict,
     write_predictions,
 )
+from agreid_plugin.hosts.fastreid.run_record import common
 from agreid_plugin.hosts.fastreid.svpr import with_attributes
 from agreid_plugin.hosts.fastreid.trainer import Trainer
-from agreid_plugin.hosts.fastreid.weights import load_weights
+from agreid_plugin.hosts.interruption import Interruption
+from agreid_plugin.hosts.reporting import PRINTED, computable, report, save_thresholds, speak_through
+from agreid_plugin.hosts.run_card import Card, seed_of
+from agreid_plugin.hosts.run_checks import check_features_file, check_writable
+from agreid_plugin.hosts.run_inputs import evaluation_card
+from agreid_plugin.hosts.weights import require_weights
+from agreid_plugin.trust import trust
 
 _logger = logging.getLogger("fastreid.run")
+
+NOISE = ("Exception during training",)
+"""Messages of the host's with a traceback, which is shown where the error ends the command; the log file has them."""
 
 
 def train(args: Namespace) -> None:
     """Train as `fastreid train` was asked to."""
-    cfg = _configured(args)
-    checks.check_config(cfg)
-    _claim_output(Path(cfg.OUTPUT_DIR), args.resume)
-    make_missing(cfg)
-    _launch(_train_process, with_activation(with_attributes(cfg)), args)
+    with launching.started(args):
+        cfg = _configured(args)
+        checks.check_config(cfg)
+        launching.claim(Path(cfg.OUTPUT_DIR), args)
+        make_missing(cfg)
+        checks.check_processes(cfg, launching.world_size(args))
+        _launch(_train_process, with_activation(with_attributes(cfg)), args)
 
 
 def evaluate(args: Namespace) -> None:
     """Evaluate as `fastreid eval` was asked to."""
+    with launching.started(args):
+        _evaluate(args)
+
+
+def _evaluate(args: Namespace) -> None:
     cfg = _configured(args)
     checks.check_config(cfg)
-    _check_writable(Path(cfg.OUTPUT_DIR))
+    check_writable(Path(cfg.OUTPUT_DIR))
     if args.save_features:
         _check_features_file(cfg, Path(args.save_features))
     if args.save_attributes:
@@ -74,8 +83,7 @@ def evaluate(args: Namespace) -> None:
     if args.features:
         _evaluate_features(cfg, args)
         return
-    if not Path(cfg.MODEL.WEIGHTS).is_file():
-        raise InputError(f"weight file {cfg.MODEL.WEIGHTS!r} does not exist; name it with --weights")
+    require_weights(cfg.MODEL.WEIGHTS)
     make_missing(cfg)
     _launch(_evaluate_process, with_attributes(cfg), args)
 
@@ -97,32 +105,11 @@ def _configured(args: Namespace):
     return cfg
 
 
-def _claim_output(folder: Path, resume: bool) -> None:
-    """Make sure the run can write its folder and overwrites no other run."""
-    marker = folder / "last_checkpoint"
-    if marker.exists() and not resume:
-        raise InputError(f"{folder} holds a run already: continue it with --resume, or choose another --output")
-    _check_writable(folder)
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-test-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(f"output folder {folder} cannot be written: {error.strerror or error}") from None
-
-
 def _check_features_file(cfg, path: Path) -> None:
     datasets = {source_of(name) or name for name in cfg.DATASETS.TESTS}
     if len(datasets) > 1:
         raise InputError(f"--save-features keeps one dataset's features, DATASETS.TESTS names {', '.join(datasets)}")
-    if path.exists():
-        raise InputError(f"--save-features {path} exists already; choose another name")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"--save-features {path}: its folder does not exist")
+    check_features_file(path)
 
 
 def _check_attributes_file(cfg, args: Namespace) -> None:
@@ -134,36 +121,35 @@ def _check_attributes_file(cfg, args: Namespace) -> None:
 
 
 def _launch(main: Callable, cfg, args: Namespace) -> None:
-    processes = _processes(args)
-    url = args.dist_url or "auto"
-    launch(main, processes, args.num_machines, args.machine_rank, url, args=(cfg, args))
-
-
-def _processes(args: Namespace) -> int:
-    gpus = torch.cuda.device_count()
-    if args.num_gpus is not None and args.num_gpus > gpus:
-        raise InputError(
-            f"--num-gpus {args.num_gpus}, but this machine has {gpus}; use --num-processes N for CPU processes"
-        )
-    processes = args.num_processes or args.num_gpus or 1
-    if gpus and processes > gpus:
-        raise InputError(f"--num-processes {processes}, but this machine has {gpus} GPUs, one for each process")
-    return processes
+    launching.launch(in_local_group, (main, cfg, args), args)
 
 
 def _train_process(cfg, args: Namespace) -> None:
-    cfg = _set_up(cfg, args)
-    trainer = Trainer(cfg)
-    trainer.resume_or_load(resume=args.resume)
-    results = trainer.train()
+    with Interruption() as interruption:
+        cfg = _set_up(cfg, args, resumed=args.resume)
+        trainer = Trainer(cfg)
+        trainer.config_file, trainer.interruption = args.config_file, interruption
+        trainer.resume_or_load(resume=args.resume)
+        results = trainer.train()
     if results and comm.is_main_process():
         verify_results(cfg, _by_protocol(results))
 
 
 def _evaluate_process(cfg, args: Namespace) -> None:
     cfg = _set_up(cfg, args)
+    sets = test_sets(cfg)
+    with _card(cfg, args, sets) if comm.is_main_process() else nullcontext():
+        _evaluate_model(cfg, args, sets)
+
+
+def _card(cfg, args: Namespace, sets: Sequence[TestSet]) -> Card:
+    return evaluation_card(cfg.OUTPUT_DIR, args, sets, cfg.MODEL.WEIGHTS, **common(cfg))
+
+
+def _evaluate_model(cfg, args: Namespace, sets: Sequence[TestSet]) -> None:
     model = _load_model(cfg)
-    evaluators = Trainer.run_test_sets(cfg, model)
+    with crashes_named():
+        evaluators = Trainer.run_test_sets(cfg, model, sets)
     if args.save_attributes:
         _save_attributes(cfg, args, model, [evaluator.test_set for evaluator in evaluators.values()])
     if not comm.is_main_process():
@@ -174,8 +160,10 @@ def _evaluate_process(cfg, args: Namespace) -> None:
         _logger.info("features of %d images in %s", len(evaluator.features.records), args.save_features)
     if args.calibrate:
         for evaluator in evaluators.values():
-            _save_thresholds(cfg, evaluator.features, evaluator.test_set.protocols.values())
-    _report(cfg, args, [entry for evaluator in evaluators.values() for entry in evaluator.metrics])
+            protocols = evaluator.test_set.protocols.values()
+            save_thresholds(_model_folder(cfg), comparison(cfg), evaluator.features, protocols, _logger)
+    metrics = [entry for evaluator in evaluators.values() for entry in evaluator.metrics]
+    report(Path(cfg.OUTPUT_DIR) / RESULTS, metrics, args.bootstrap, _logger)
     verify_results(cfg, _by_protocol({name: evaluator.numbers for name, evaluator in evaluators.items()}))
 
 
@@ -188,15 +176,12 @@ def _save_attributes(cfg, args: Namespace, model: torch.nn.Module, sets: Iterabl
     _logger.info("attributes of the test images in %s", args.save_attributes)
     known = accuracy(rows, [record for test_set in sets for record in test_set.records])
     if known:
-        _logger.info("attributes that are right, in percent:\n%s", accuracy_table(known), extra=console.PRINTED)
+        _logger.info("attributes that are right, in percent:\n%s", accuracy_table(known), extra=PRINTED)
 
 
 def _load_model(cfg):
-    cfg.defrost()
-    cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or 1  # the classifier is not used
-    cfg.freeze()
-    model = Trainer.build_model(cfg)
-    _check_predictor(model, load_weights(model, cfg.MODEL.WEIGHTS), cfg.MODEL.WEIGHTS)
+    model, left_out = load_trained(cfg)
+    _check_predictor(model, left_out, cfg.MODEL.WEIGHTS)
     return model
 
 
@@ -214,54 +199,29 @@ def _evaluate_features(cfg, args: Namespace) -> None:
     """Evaluate features that were extracted before: no model, no images."""
     cfg = _set_up(cfg, args)
     features = load_features(args.features)
-    protocols = _computable(features, cfg.TEST.PROTOCOLS)
-    if args.calibrate:
-        _save_thresholds(cfg, features, protocols)
-    _report(cfg, args, compute(cfg, features, protocols))
+    protocols = computable(features, cfg.TEST.PROTOCOLS, _logger)
+    tested = TestSet(features.dataset, {each.name: each for each in protocols})
+    with _card(cfg, args, [tested]):
+        if args.calibrate:
+            save_thresholds(_model_folder(cfg), comparison(cfg), features, protocols, _logger)
+        report(Path(cfg.OUTPUT_DIR) / RESULTS, comparison(cfg).compute(features, protocols), args.bootstrap, _logger)
 
 
-def _computable(features: FeatureSet, names: Sequence[str]) -> list[Protocol]:
-    """Return the protocols of these names, or all of whose images every one has a feature."""
-    chosen = choose(features.dataset, names)
-    if names or features.dataset.name not in DATASETS:
-        return list(chosen.values())
-    found = covered(features)
-    left_out = set(chosen) - {protocol.name for protocol in found}
-    if left_out:
-        _logger.info("left out, features were not extracted for them: %s", ", ".join(sorted(left_out)))
-    if not found:
-        raise InputError(f"the features cover no protocol of {features.dataset.name}; extract them again")
-    return found
+def _model_folder(cfg) -> Path:
+    """Return where thresholds go: beside the checkpoint they belong to, into the output folder without one."""
+    return Path(cfg.MODEL.WEIGHTS).parent if cfg.MODEL.WEIGHTS else Path(cfg.OUTPUT_DIR)
 
 
-def _report(cfg, args: Namespace, metrics: list[Metrics]) -> None:
-    path = Path(cfg.OUTPUT_DIR) / RESULTS
-    save_results(path, metrics)
-    _logger.info("results in percent, kept in %s:\n%s", path, table(metrics), extra=console.PRINTED)
-    if args.bootstrap:
-        _logger.info("95 %% confidence over query identities, %d draws:\n%s", args.bootstrap, _intervals(args, metrics))
-
-
-def _intervals(args: Namespace, metrics: list[Metrics]) -> str:
-    rows = [[entry.protocol, *confidence(entry, draws=args.bootstrap).values()] for entry in metrics]
-    return tabulate(rows, ["protocol", *NUMBERS], tablefmt="github")
-
-
-def _save_thresholds(cfg, features: FeatureSet, protocols: Iterable[Protocol]) -> None:
-    """Write same-person thresholds beside the checkpoint they belong to, or into the output folder without one."""
-    folder = Path(cfg.MODEL.WEIGHTS).parent if cfg.MODEL.WEIGHTS else Path(cfg.OUTPUT_DIR)
-    for protocol in protocols:
-        path = folder / f"calibration_{str(protocol).replace('/', '_')}.json"
-        thresholds(cfg, features, protocol).save(path)
-        _logger.info("same-person thresholds of %s in %s", protocol, path)
-
-
-def _set_up(cfg, args: Namespace):
-    """Run the host's set-up, with its random generators bound to `SEED`."""
-    console.tidy(setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank()))
+def _set_up(cfg, args: Namespace, resumed: bool = False):
+    """Run the host's set-up, with its random generators bound to `SEED`, which a resumed run that drew one keeps."""
+    trust(args.trust_checkpoint)  # a spawned process starts without
+    logger = setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank())
+    console.tidy(logger, NOISE)
+    speak_through(logger)
     cfg.defrost()
     if cfg.SEED < 0:
-        cfg.SEED = comm.shared_random_seed()
+        drawn = seed_of(cfg.OUTPUT_DIR) if resumed else None
+        cfg.SEED = comm.shared_random_seed() if drawn is None else drawn
     cfg.freeze()
     # The host's set-up seeds with a number of its own; it has no key for one.
     defaults.seed_all_rng = partial(seed_all_rng, cfg.SEED + comm.get_rank())

@@ -107,7 +107,7 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
         """Return the losses in training, the features of images or of sentences otherwise."""
         if not self.training:
             return self.embed(self.infer(inputs))
-        batch = self._normalized(inputs)
+        batch = self.normalized(inputs)
         outputs = tag_clip.TAGCLIP.forward(self, batch)
         _log_accuracies(outputs, batch)
         return self.losses(outputs, batch) | self._further(outputs, batch)
@@ -118,8 +118,9 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
         head = HeadOutputs(outputs.images.whole, outputs.images.embedding, outputs.image_logits)
         return {f"loss_{name}": objective(head, batch) for name, objective in self.objectives.items()}
 
-    def _normalized(self, inputs: dict[str, Any] | Tensor) -> Batch:
-        batch = super()._normalized(inputs)
+    def normalized(self, inputs: dict[str, Any] | Tensor) -> Batch:
+        """Return the host's dictionary, or images alone, as a batch for the method."""
+        batch = super().normalized(inputs)
         return batch if len(batch.images) else batch.with_(images=None)  # a batch of sentences alone
 
 

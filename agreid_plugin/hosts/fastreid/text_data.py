@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,15 +11,21 @@ from fastreid.data import samplers
 from fastreid.data.datasets.bases import ImageDataset
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
-from torch import Tensor
 from torch.utils.data import BatchSampler
 
-from agreid_plugin.data.captions import CaptionAugmentation, back_translations, clean
+from agreid_plugin.data.captions import (
+    CaptionAugmentation,
+    CaptionReader,
+    back_translations,
+    captions_of,
+    clean,
+    pairs,
+)
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.config import Key, said_of
 from agreid_plugin.hosts.fastreid.datasets import RecordDataset, RecordItem
 from agreid_plugin.hosts.fastreid.loader import DeviceLoader
-from agreid_plugin.nn.clip import count_tokens, tokenize
+from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import Record
 
 _logger = logging.getLogger("fastreid.data")
@@ -47,35 +52,6 @@ def check_text(cfg) -> None:
     _augmentation(cfg)
 
 
-@dataclass(frozen=True)
-class Tokenizer:
-    """CLIP's, without a tower: a loader is there before the model, and in other processes."""
-
-    length: int
-
-    def __call__(self, caption: str) -> Tensor:
-        """Return the tokens of a caption, cut at `length` and ended all the same: (length,)."""
-        return tokenize(caption, self.length)[0]
-
-    def is_long(self, caption: str) -> bool:
-        """Tell whether a caption has to be cut."""
-        return count_tokens(caption) > self.length
-
-
-@dataclass(frozen=True)
-class CaptionReader:
-    """Makes the tokens of one of a record's captions, changed at random as the configuration has it."""
-
-    tokenize: Tokenizer
-    augment: CaptionAugmentation
-    translations: Mapping[tuple[str, str], str] = field(default_factory=dict)
-
-    def __call__(self, record: Record) -> Tensor:
-        """Return the tokens of a caption, drawn if there are several: (L,)."""
-        caption = record.captions[int(torch.randint(len(record.captions), ()))]
-        return self.tokenize(self.augment(caption, self.translations.get((record.path, caption), "")))
-
-
 def training_captions(
     cfg, items: Sequence[tuple], datasets: Sequence[ImageDataset]
 ) -> tuple[list[tuple], CaptionReader | None]:
@@ -96,7 +72,9 @@ def training_captions(
         _logger.info("%d of %d training images have no caption and are left out", len(items) - len(told), len(items))
     reader = CaptionReader(Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), _augmentation(cfg), _translations(cfg, datasets))
     tell_long(cfg, [item.record for item in told], "training")
-    return told if cfg.INPUT.CAPTIONS == "one" else list(_pairs(told)), reader
+    if cfg.INPUT.CAPTIONS == "all":
+        told = [RecordItem(*item, record) for item in told for record in pairs([item.record])]
+    return told, reader
 
 
 def tell_long(cfg, records: Sequence[Record], which: str) -> None:
@@ -107,11 +85,6 @@ def tell_long(cfg, records: Sequence[Record], which: str) -> None:
     long = sum(tokenize.is_long(clean(caption)) for caption in captions)
     if long:
         _logger.info("%d of %d %s captions have more than %d tokens: cut", long, len(captions), which, tokenize.length)
-
-
-def captions_of(records: Iterable[Record]) -> list[str]:
-    """Return the captions of all records in a row."""
-    return [caption for record in records for caption in record.captions]
 
 
 class ImagesThenCaptions:
@@ -144,12 +117,6 @@ class ImagesThenCaptions:
             none = torch.empty(0, 3, 1, 1)  # flip testing mirrors the images of every batch
             batch = {"tokens": tokens.to(self.images.device), "images": none.to(self.images.device)}
             yield batch | {CAPTION_NUMBERS: numbers}
-
-
-def _pairs(items: Sequence[RecordItem]) -> Iterator[RecordItem]:
-    for item in items:
-        for caption in item.record.captions:
-            yield RecordItem(*item, replace(item.record, captions=(caption,)))
 
 
 def _augmentation(cfg) -> CaptionAugmentation:

@@ -7,41 +7,47 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastreid.engine import DefaultTrainer, hooks
+from fastreid.engine import hooks
 from fastreid.evaluation import inference_on_dataset
 from fastreid.utils import comm
 
+from agreid_plugin.data.workers import crashes_named
 from agreid_plugin.evaluation import save_results, table
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.hosts.fastreid import checks, console, data, run_card, solver
+from agreid_plugin.evaluation.test_sets import TestSet, with_validation
+from agreid_plugin.hosts.checkpointing import surviving_the_disk
+from agreid_plugin.hosts.fastreid import checks, data, solver
+from agreid_plugin.hosts.fastreid.bad_images import BadImageList
 from agreid_plugin.hosts.fastreid.config import changed
-from agreid_plugin.hosts.fastreid.evaluator import (
-    MultiProtocolEvaluator,
-    TestSet,
-    share_buffers,
-    test_sets,
-    with_validation,
-)
+from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, share_buffers, test_sets
+from agreid_plugin.hosts.fastreid.expert_usage import ExpertUsage, has_experts
 from agreid_plugin.hosts.fastreid.gradient_cache import set_chunk
-from agreid_plugin.hosts.fastreid.hooks import EvalHook, LearningGuard, PeriodicCheckpointer, PeriodicWriter
+from agreid_plugin.hosts.fastreid.guard import LearningGuard
+from agreid_plugin.hosts.fastreid.hooks import EvalHook, PeriodicCheckpointer, PeriodicWriter, StepTold
+from agreid_plugin.hosts.fastreid.loop import ResumableTrainer
 from agreid_plugin.hosts.fastreid.prompt_stage import PromptStage, has_prompt_stage
+from agreid_plugin.hosts.fastreid.run_record import RunRecord
 from agreid_plugin.hosts.fastreid.tag_clip import SoftLabelRamp, has_soft_labels
 from agreid_plugin.hosts.fastreid.text_data import ImagesThenCaptions
-from agreid_plugin.hosts.fastreid.weights import load_weights
 from agreid_plugin.hosts.fastreid.writers import JSONWriter, ProgressWriter, TensorboardWriter
+from agreid_plugin.hosts.reporting import PRINTED
+from agreid_plugin.hosts.weights import load_weights
 
 _logger = logging.getLogger("fastreid.train")
 
 
-class Trainer(DefaultTrainer):
-    """`DefaultTrainer` whose inputs are checked before the first step and whose run can be watched."""
+class Trainer(ResumableTrainer):
+    """The host's trainer whose inputs are checked before the first step and whose run can be watched."""
+
+    config_file = ""
+    """Where the configuration was read, for the run card."""
+    _began = False
 
     def __init__(self, cfg):
         checks.check_config(cfg)
         # what is wrong with them is better known now than after the first epochs
         self.test_sets = [with_validation(test_set) for test_set in test_sets(cfg)]
         checks.check_best_metric(cfg, self.test_sets)
-        self.best_metric = -1.0
         super().__init__(cfg)
         self.warmup_iters = checks.warmup_iterations(cfg, self.iters_per_epoch)
         checks.check_training_views(self.model, self._trainer.data_loader.dataset)
@@ -54,7 +60,7 @@ class Trainer(DefaultTrainer):
     def build_train_loader(cls, cfg):
         """Build the training loader, after checking that its batches can be filled."""
         loader = data.build_train_loader(cfg)
-        checks.check_batches(cfg, loader.dataset, comm.get_world_size())
+        checks.check_batches(cfg, len(loader.dataset), loader.dataset.num_classes, comm.get_world_size())
         return loader
 
     @classmethod
@@ -84,10 +90,12 @@ class Trainer(DefaultTrainer):
     @classmethod
     def build_evaluator(cls, cfg, test_set: TestSet):
         """Build the loader of a test set's images, and captions if they ask, and the evaluator of its protocols."""
-        loader = data.build_test_loader(cfg, test_set.records)
+        loader = data.build_test_loader(cfg, test_set.records, cfg.DATASETS.BAD_IMAGES)
+        evaluator = MultiProtocolEvaluator(cfg, test_set)
+        evaluator.bad_images = loader.dataset.bad_images
         if test_set.has_text:
             loader = ImagesThenCaptions(cfg, loader, test_set.records)
-        return loader, MultiProtocolEvaluator(cfg, test_set)
+        return loader, evaluator
 
     @classmethod
     def test(cls, cfg, model, sets: Sequence[TestSet] | None = None):
@@ -106,8 +114,9 @@ class Trainer(DefaultTrainer):
         if not comm.is_main_process():
             return OrderedDict()
         metrics = [entry for evaluator in evaluators.values() for entry in evaluator.metrics]
-        save_results(Path(cfg.OUTPUT_DIR) / RESULTS, metrics)
-        _logger.info("results in percent:\n%s", table(metrics), extra=console.PRINTED)
+        with surviving_the_disk(Path(cfg.OUTPUT_DIR) / RESULTS):
+            save_results(Path(cfg.OUTPUT_DIR) / RESULTS, metrics)
+        _logger.info("results in percent:\n%s", table(metrics), extra=PRINTED)
         results = OrderedDict((name, evaluator.numbers) for name, evaluator in evaluators.items())
         metric = checks.best_metric(cfg, metrics, sets)
         if metric is not None:
@@ -134,7 +143,7 @@ class Trainer(DefaultTrainer):
             if isinstance(hook, hooks.EvalHook):
                 hook = EvalHook(self.cfg.TEST.EVAL_PERIOD, self._evaluate)
             elif isinstance(hook, hooks.PeriodicCheckpointer):
-                hook = PeriodicCheckpointer(self.checkpointer, self.cfg.SOLVER.CHECKPOINT_PERIOD)
+                continue
             elif isinstance(hook, hooks.PeriodicWriter):
                 hook = PeriodicWriter(self.open_writers, self.cfg.SOLVER.LOG_PERIOD)
             elif isinstance(hook, hooks.LRScheduler) and self.cfg.SOLVER.SCHED_STEP == "iteration":
@@ -144,8 +153,14 @@ class Trainer(DefaultTrainer):
             ours.insert(1, PromptStage(self.cfg))  # behind the timer, whose end an error would miss
         if has_soft_labels(self.model):
             ours.append(SoftLabelRamp(self.cfg))
+        if self.cfg.DATASETS.BAD_IMAGES == "skip":
+            ours.insert(0, BadImageList(self._trainer.data_loader.dataset.bad_images, self.cfg.OUTPUT_DIR))
         if self.cfg.SOLVER.LEARNING_GUARD:
-            ours.insert(0, LearningGuard())
+            ours[:0] = [LearningGuard(), *([ExpertUsage()] if has_experts(self.model) else [])]
+        if comm.is_main_process():
+            ours.insert(0, RunRecord())
+        ours.insert(0, StepTold())
+        ours.append(PeriodicCheckpointer(self.cfg.SOLVER.CHECKPOINT_PERIOD))  # when all that it tells of is written
         return ours
 
     def _evaluate(self):
@@ -161,18 +176,30 @@ class Trainer(DefaultTrainer):
         folder = Path(self.cfg.OUTPUT_DIR)
         return [
             ProgressWriter(self.start_iter, self.max_iter, self.iters_per_epoch, self.cfg.SOLVER.IMS_PER_BATCH),
-            JSONWriter(folder / "metrics.json"),
-            TensorboardWriter(folder),
+            JSONWriter(folder / "metrics.json", self.start_iter),
+            TensorboardWriter(folder, self.start_iter),
         ]
 
     def resume_or_load(self, resume=True):
         """Continue the run in `OUTPUT_DIR` if asked and there is one, else load `MODEL.WEIGHTS`."""
-        if resume and self.checkpointer.has_checkpoint():
-            rest = self.checkpointer.resume_or_load("", resume=True)
-            self.start_epoch = rest.get("epoch", -1) + 1
-            self.best_metric = rest.get("best_metric", rest.get("metric", -1.0))
-        elif self.cfg.MODEL.WEIGHTS:
+        if not (resume and self.resume()) and self.cfg.MODEL.WEIGHTS:
             load_weights(checks.plain(self.model), self.cfg.MODEL.WEIGHTS)
+
+    def before_train(self):
+        """Run the hooks' part; a data worker may have died by now."""
+        with crashes_named():
+            super().before_train()
+        self._began = True
+
+    def after_train(self):
+        """Run the hooks' part, unless an error kept some of them from beginning: theirs would hide it."""
+        if self._began:
+            super().after_train()
+
+    def run_step(self):
+        """Take a step; a data worker that dies meanwhile is told of with the file it was at."""
+        with crashes_named():
+            super().run_step()
 
     def train(self):
         """Train from `start_epoch` on; returns the last evaluation's results."""
@@ -183,6 +210,5 @@ class Trainer(DefaultTrainer):
                 self.max_epoch,
             )
             return None
-        if comm.is_main_process():
-            run_card.write_run_card(self.cfg, comm.get_world_size(), datasets=data.fingerprints(self.cfg))
-        return super().train()
+        self.run()
+        return getattr(self, "_last_eval_results", None)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import math
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from fastreid.utils.events import EventStorage, EventWriter, get_event_storage
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
+
+from agreid_plugin.data.whole_files import whole_file
+from agreid_plugin.hosts.checkpointing import surviving_the_disk
 
 _logger = logging.getLogger("fastreid.train")
 WINDOW = 20
@@ -27,6 +32,10 @@ class _Fresh:
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
+    def see(self, names: Iterable[str], iteration: int) -> None:
+        """Know values that a run before has written."""
+        self._seen.update(dict.fromkeys(names, iteration))
+
     def values(self, storage: EventStorage) -> dict[int, dict[str, float]]:
         """Return iteration -> {name: value} of what is new."""
         fresh: dict[int, dict[str, float]] = {}
@@ -38,28 +47,49 @@ class _Fresh:
 
 
 class JSONWriter(EventWriter):
-    """Appends one JSON object a line: the values of an iteration, under `iteration`."""
+    """Appends one JSON object a line: the values of an iteration, under `iteration`.
 
-    def __init__(self, path: str | Path):
+    Lines of `start_iter` and later, which a run wrote that was killed and is resumed before them, are taken out, and
+    so is a line that it had not finished.
+    """
+
+    def __init__(self, path: str | Path, start_iter: int = 0):
+        self._path, self._fresh = Path(path), _Fresh()
+        if self._path.exists():
+            self._cut(start_iter)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
-        self._fresh = _Fresh()
+
+    def _cut(self, start_iter: int) -> None:
+        kept = [line for line in map(_parsed, self._path.read_bytes().splitlines()) if line["iteration"] < start_iter]
+        for line in kept:
+            self._fresh.see(line, line["iteration"])
+        with whole_file(self._path) as draft:
+            draft.write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in kept), encoding="utf-8")
 
     def write(self) -> None:
         """Append what is new."""
         for iteration, values in sorted(self._fresh.values(get_event_storage()).items()):
             self._file.write(json.dumps({"iteration": iteration, **values}, sort_keys=True) + "\n")
-        self._file.flush()
+        with surviving_the_disk(self._path):
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-class TensorboardWriter(EventWriter):
-    """Writes every value as a TensorBoard scalar."""
+def _parsed(line: bytes) -> dict[str, float]:
+    try:
+        return {"iteration": math.inf, **json.loads(line)}
+    except (ValueError, TypeError):
+        return {"iteration": math.inf}
 
-    def __init__(self, folder: str | Path):
-        self._writer = SummaryWriter(str(folder))
+
+class TensorboardWriter(EventWriter):
+    """Writes every value as a TensorBoard scalar; those of `start_iter` and later in older files are void."""
+
+    def __init__(self, folder: str | Path, start_iter: int = 0):
+        self._writer = SummaryWriter(str(folder), purge_step=start_iter or None)
         self._fresh = _Fresh()
 
     def write(self) -> None:

@@ -1,0 +1,105 @@
+"""Signals that end a run: the step under way is finished and saved before it stops; a second signal stops at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from agreid_plugin.errors import Stopped
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ONE_SIGNAL = 2.0
+"""Seconds within which signals are one: a terminal, a launcher and a batch system may each send theirs."""
+
+
+class Interruption:
+    """Takes the signals as long as it is entered.
+
+    Within `deferred` the first one is only noted in `asked`; anywhere else, and the second time, `Stopped` is raised.
+    """
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self._deferred, self._since, self._process = False, 0.0, os.getpid()
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():  # no other may
+            self._before = {number: signal.signal(number, self._take) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before:
+            _end_data_workers()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Let the block decide when to stop."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+
+    def _take(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if os.getpid() != self._process:
+            return  # a data worker, forked with this handler; its main process decides
+        if not self._deferred:
+            raise Stopped(number)
+        if self.asked is None:
+            self.asked, self._since = number, time.monotonic()
+            _tell(number)
+        elif time.monotonic() - self._since > ONE_SIGNAL:
+            raise Stopped(number)
+
+
+def _tell(number: int) -> None:
+    """Say once that the signal was heard; a process that the command has started leaves that to the command."""
+    started = multiprocessing.parent_process() is not None
+    if not started and (not dist.is_initialized() or dist.get_rank() == 0):
+        tell(number)
+
+
+def tell(number: int) -> None:
+    """Say that a signal was heard, without Python's streams: it may have come while they were at work."""
+    name = signal.Signals(number).name
+    os.write(2, f"fastreid: {name}: finishing what is under way; once more to stop at once\n".encode())
+
+
+def agreed(number: int | None) -> int | None:
+    """Return the signal that any process was sent, in all of them alike; all have to ask."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return number
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    highest = torch.tensor(number or 0, device=device)
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    return int(highest) or None
+
+
+def _end_data_workers() -> None:
+    """End the data workers that are left, as they leave the one signal that Python sends them at its end to us."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would take their end for a crash
+    try:
+        for child in multiprocessing.active_children():
+            if child.daemon:
+                child.kill()
+                child.join()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def leave_to_the_main_process(worker: int) -> None:  # noqa: ARG001 - the loader passes it
+    """Have a data worker outlive the signals that its main process decides about; the second SIGTERM ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -1,0 +1,79 @@
+"""Any backbone with one head, learned by any losses of identities; with VIAL it is VIF-AGReID.
+
+Shapes: B images, D width of a feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod
+
+
+class ForeignBackbone(BaseModule):
+    """A backbone of another toolbox; maps are averaged, and of several features the last is taken.
+
+    Args:
+        core: the network, which gives (B, D), (B, D, rows, cols), or a tuple or list of such.
+        name: what messages call it.
+        width: D.
+    """
+
+    def __init__(self, core: nn.Module, name: str, width: int):
+        super().__init__()
+        self.core, self.name, self.out_channels = core, name, width
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        """Return one feature an image: (B, 3, rows, cols) -> ((B, D),)."""
+        features = self.core(images)
+        features = features[-1] if isinstance(features, Sequence) else features
+        if isinstance(features, Tensor) and features.dim() == 4:
+            features = features.mean(dim=(2, 3))
+        if not isinstance(features, Tensor) or features.dim() != 2:
+            what = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise InputError(f"backbone {self.name} gives {what}: have it give one vector or one map an image")
+        if features.shape[1] != self.out_channels:
+            raise InputError(f"backbone {self.name} gives features of width {features.shape[1]}: set width to that")
+        return (features,)
+
+
+class Head(nn.Module):
+    """A head under the names that fast-reid's Baseline gives it, so that weights go from host to host."""
+
+    def __init__(self, neck: nn.Module):
+        super().__init__()
+        self.neck = neck
+
+    def forward(self, features: Tensor, labels: Tensor | None = None) -> HeadOutputs:
+        """Run the head on one feature an image: (B, D)."""
+        return self.neck(features, labels)
+
+
+class Baseline(ReIDMethod):
+    """L is the sum of the objectives.
+
+    Args:
+        backbone: gives a tuple, whose last is one feature an image.
+        neck: the head.
+        objectives: name -> loss of the head.
+    """
+
+    def __init__(self, backbone: nn.Module, neck: nn.Module, objectives: nn.ModuleDict):
+        super().__init__()
+        self.backbone, self.heads, self.objectives = backbone, Head(neck), objectives
+
+    def forward(self, batch: Batch) -> HeadOutputs:
+        """Encode a batch and run the head."""
+        return self.heads(self.backbone(batch.images)[-1], batch.pids)
+
+    def losses(self, outputs: HeadOutputs, batch: Batch) -> dict[str, Tensor]:
+        """Return the weighted terms."""
+        return {f"loss_{name}": objective(outputs, batch) for name, objective in self.objectives.items()}
+
+    def embed(self, outputs: HeadOutputs) -> Tensor:
+        """Return what the head compares images by: (B, D)."""
+        return outputs.embedding

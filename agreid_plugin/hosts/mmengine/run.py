@@ -1,0 +1,247 @@
+"""One training or evaluation run of mmengine's Runner, from a configuration file to results."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.dist import is_main_process
+from mmengine.logging import MMLogger
+from mmengine.optim import AmpOptimWrapper
+from mmengine.registry import METRICS, RUNNERS
+from mmengine.runner import BaseLoop, Runner
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import load_features, save_features
+from agreid_plugin.evaluation.comparison import Comparison
+from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
+from agreid_plugin.evaluation.test_sets import TestSet
+from agreid_plugin.hosts import console, launching
+from agreid_plugin.hosts.interruption import Interruption
+from agreid_plugin.hosts.mmengine.checkpointing import newest
+from agreid_plugin.hosts.mmengine.config import each_dict, load_config, said_plainly, type_name
+from agreid_plugin.hosts.mmengine.launching import StepTold, check_batches, launch
+from agreid_plugin.hosts.mmengine.loop import ResumableEpochLoop
+from agreid_plugin.hosts.mmengine.metrics import MultiProtocolMetric
+from agreid_plugin.hosts.mmengine.records import ending_cards
+from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPERS, SCOPE
+from agreid_plugin.hosts.mmengine.run_facts import common
+from agreid_plugin.hosts.mmengine.runner_parts import method_of, metrics_of, plain_model
+from agreid_plugin.hosts.mmengine.settled import settled, without_pretrained
+from agreid_plugin.hosts.reporting import computable, report, save_thresholds, speak_through
+from agreid_plugin.hosts.run_checks import MARKER, check_features_file, check_writable
+from agreid_plugin.hosts.run_inputs import evaluation_card
+from agreid_plugin.hosts.weights import load_weights, require_weights
+from agreid_plugin.trust import trust
+
+OF_TRAINING = (
+    *("train_dataloader", "train_cfg", "optim_wrapper", "param_scheduler", "val_dataloader", "val_cfg"),
+    "val_evaluator",
+)
+"""Keys that an evaluation does without."""
+
+
+NOISE = (
+    *('"FileClient" will be deprecated', '"HardDiskBackend" is the alias', "`save_param_scheduler` is True but"),
+    *("Distributed training is not used, all SyncBatchNorm", "paramwise_options -- ", "Exp name: "),
+    "is skipped since its requires_grad=False",
+)
+"""Parts of mmengine's messages that no user can act on; the log file has them."""
+
+
+class CommandRunner(Runner):
+    """mmengine's runner with a log that is readable on a terminal; all of it is in the file."""
+
+    def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
+        """Build the logger, and let this package speak through it."""
+        logger = super().build_logger(*args, **kwargs)
+        console.tidy(logger, NOISE)
+        speak_through(logger)
+        return logger
+
+    def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        """Build our loop of epochs where the configuration asks for mmengine's."""
+        if isinstance(loop, dict) and "type" not in loop and loop.get("by_epoch"):
+            loop = {key: value for key, value in loop.items() if key != "by_epoch"}
+            return ResumableEpochLoop(self, self._train_dataloader, **loop)
+        return super().build_train_loop(loop)
+
+    def load_or_resume(self) -> None:
+        """Load or resume, from the newest checkpoint that is whole."""
+        if self._resume and self._load_from is None and not self._has_loaded:
+            self._load_from = newest(self.work_dir)
+        super().load_or_resume()
+
+
+def train(args: Namespace) -> None:
+    """Train as `fastreid train` was asked to."""
+    with launching.started(args):
+        cfg = _for_training(args)
+        launching.claim(Path(cfg.work_dir), args)
+        check_batches(cfg, launching.world_size(args))
+        launch(_train_process, args, cfg)
+
+
+def evaluate(args: Namespace) -> None:
+    """Evaluate as `fastreid eval` was asked to."""
+    with launching.started(args):
+        _evaluate(args)
+
+
+def _evaluate(args: Namespace) -> None:
+    if args.save_attributes:
+        raise InputError("--save-attributes is for configurations of fast-reid: name the .yml file with --config")
+    cfg = _for_evaluation(args)
+    check_writable(Path(cfg.work_dir))
+    if args.save_features:
+        check_features_file(Path(args.save_features))
+    if args.features:
+        _evaluate_features(cfg, args)
+        return
+    if cfg.get("test_dataloader") is None:
+        raise InputError(f"{args.config_file} has no test_dataloader: there is nothing to evaluate")
+    require_weights(args.weights)
+    launch(_evaluate_process, args, cfg)
+
+
+def _for_training(args: Namespace) -> Config:
+    cfg = load_config(args.config_file, args.overrides)
+    cfg.work_dir = args.output or _work_dir(cfg)
+    if cfg.get("train_dataloader") is None:
+        raise InputError(f"{args.config_file} has no train_dataloader: there is nothing to train on")
+    if _needs_a_gpu(cfg) and get_device() == "cpu":
+        raise InputError(
+            "mmengine's AmpOptimWrapper needs a GPU, and there is none: add `optim_wrapper.type "
+            "agreid_plugin.AmpOptimWrapper`, which is off on a CPU"
+        )
+    cfg.model = settled(cfg.model)
+    cfg.resume = args.resume and (Path(cfg.work_dir) / MARKER).exists()
+    if cfg.resume:
+        cfg.load_from = None  # or the Runner would resume from there
+    return cfg
+
+
+def _needs_a_gpu(cfg: Config) -> bool:
+    """Tell mmengine's mixed precision from ours, which a configuration in our scope may call the same."""
+    kind = (cfg.get("optim_wrapper") or {}).get("type")
+    registry = OPTIM_WRAPPERS if cfg.get("default_scope") == SCOPE else OPTIM_WRAPPERS.parent
+    return (registry.get(kind) if isinstance(kind, str) else kind) is AmpOptimWrapper
+
+
+def _for_evaluation(args: Namespace) -> Config:
+    cfg = load_config(args.config_file, args.overrides)
+    cfg.work_dir = args.output or str(Path(_work_dir(cfg)) / "eval")  # the run's own files stay as they are
+    args.weights = args.weights or cfg.get("load_from")
+    cfg.update(dict.fromkeys(OF_TRAINING), load_from=None, resume=False)
+    if cfg.get("model"):
+        cfg.model = without_pretrained(cfg.model)  # the checkpoint has it all
+    for _, part in each_dict(cfg.get("test_dataloader")):
+        if type_name(part) == "ReIDDataset" and args.protocols:
+            part["protocols"] = args.protocols
+    for part in _own_metrics(cfg):
+        if args.rerank and part.get("rerank") is None:
+            part["rerank"] = {}
+    # The hook tells results before confidence intervals can be had.
+    cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if type_name(hook) != "Results"]
+    return cfg
+
+
+def _work_dir(cfg: Config) -> str:
+    path = Path(cfg.filename).resolve()
+    return cfg.get("work_dir") or str(Path("logs") / f"{path.parent.name}-{path.stem}".lower())
+
+
+def _own_metrics(cfg: Config) -> list[dict]:
+    parts = [part for _, part in each_dict(cfg.get("test_evaluator"))]
+    return [part for part in parts if type_name(part) == MultiProtocolMetric.__name__]
+
+
+def _runner(cfg: Config, launcher: str) -> Runner:
+    cfg.launcher = launcher
+    return RUNNERS.build(cfg) if "runner_type" in cfg else CommandRunner.from_cfg(cfg)
+
+
+def _train_process(args: Namespace, launcher: str) -> None:
+    trust(args.trust_checkpoint)  # a spawned process starts without
+    with Interruption() as interruption, said_plainly():
+        runner = _runner(_for_training(args), launcher)
+        runner.register_hook(StepTold(), priority="VERY_HIGH")
+        runner.interruption = interruption
+        with ending_cards(runner):
+            runner.train()
+
+
+def _evaluate_process(args: Namespace, launcher: str) -> None:
+    trust(args.trust_checkpoint)
+    with said_plainly():
+        runner = _runner(_for_evaluation(args), launcher)
+        left_out = load_weights(plain_model(runner), args.weights)
+        _check_predictor(method_of(runner), left_out, args.weights)
+        metrics = metrics_of(runner.test_loop)
+        for metric in metrics:
+            metric.views = getattr(method_of(runner), "view_source", "")
+        with _card(runner.cfg, args, [metric.test_set for metric in metrics], runner.seed):
+            runner.test()
+            if metrics and is_main_process():
+                _tell(args, runner, metrics)
+
+
+def _card(cfg: Config, args: Namespace, sets: Sequence[TestSet], seed: int | None = None) -> AbstractContextManager:
+    if not is_main_process():
+        return nullcontext()
+    return evaluation_card(cfg.work_dir, args, sets, args.weights, seed=seed, **common(cfg))
+
+
+def _check_predictor(method: Any, left_out: Iterable[str], path: str) -> None:
+    """Refuse to go by the views of a predictor that the file left untrained."""
+    if getattr(method, "view_source", "") == "predicted" and any("view_predictor." in name for name in left_out):
+        raise InputError(
+            f"model.view is 'predicted', but {path} has no weights of a view predictor (released files never had one): "
+            "train with this package, or set model.view given"
+        )
+
+
+def _tell(args: Namespace, runner: Runner, metrics: list[MultiProtocolMetric]) -> None:
+    for metric in metrics:
+        metric.tell_unreadable(runner.work_dir)
+        if args.save_features:
+            save_features(args.save_features, metric.features)
+            runner.logger.info("features of %d images in %s", len(metric.features.records), args.save_features)
+        if args.calibrate:
+            protocols = metric.test_set.protocols.values()
+            save_thresholds(Path(args.weights).parent, metric.comparison, metric.features, protocols, runner.logger)
+    found = [entry for metric in metrics for entry in metric.metrics]
+    report(Path(runner.work_dir) / RESULTS, found, args.bootstrap, runner.logger)
+
+
+def _evaluate_features(cfg: Config, args: Namespace) -> None:
+    """Evaluate features that were extracted before: no model, no images."""
+    logger = MMLogger("features", logger_name="mmengine")
+    console.tidy(logger, NOISE)
+    features = load_features(args.features)
+    protocols = computable(features, args.protocols or _protocols(cfg), logger)
+    comparison = configured_comparison(cfg)
+    with _card(cfg, args, [TestSet(features.dataset, {each.name: each for each in protocols})]):
+        if args.calibrate:
+            folder = Path(args.weights).parent if args.weights else Path(cfg.work_dir)
+            save_thresholds(folder, comparison, features, protocols, logger)
+        report(Path(cfg.work_dir) / RESULTS, comparison.compute(features, protocols), args.bootstrap, logger)
+
+
+def _protocols(cfg: Config) -> list[str]:
+    parts = [part for _, part in each_dict(cfg.get("test_dataloader")) if type_name(part) == "ReIDDataset"]
+    return [name for part in parts for name in part.get("protocols") or ()]
+
+
+def configured_comparison(cfg: Config) -> Comparison:
+    """Return how the configuration's metric of ours compares features."""
+    parts = _own_metrics(cfg)
+    if not parts:
+        raise InputError("test_evaluator has no agreid_plugin.MultiProtocolMetric, which evaluates features")
+    with said_plainly():
+        return METRICS.build(parts[0]).comparison
