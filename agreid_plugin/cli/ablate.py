@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from agreid_plugin.cli import arguments
 from agreid_plugin.errors import InputError, unknown
 
 EXAMPLES = """examples:
@@ -32,18 +30,6 @@ KEYS = ("config", "seeds", "protocols", "metrics", "rows", "output")
 METRICS = ["Rank-1", "mAP"]
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML would silently drop the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [key.value for key, _ in node.value]
-        for place, name in enumerate(names):
-            if name in names[:place]:
-                mark = node.value[place][0].start_mark
-                raise yaml.MarkedYAMLError(problem=f"{name!r} stands twice", problem_mark=mark)
-        return super().construct_mapping(node, deep)
-
-
 def add_to(subparsers: argparse._SubParsersAction) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
@@ -56,6 +42,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the grid, see below")
     parser.add_argument("--output", metavar="DIR", help="folder of the runs and the table (default: the file's)")
+    arguments.add_trust(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="check everything, show the plan and train nothing")
     how.add_argument("--table-only", action="store_true", help="make the table of the runs that are done")
@@ -79,13 +66,9 @@ def read_grid(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is missing or no such mapping, or one of its keys is unknown or of the wrong kind.
     """
-    from agreid_plugin.data.datasets.files import read_text
+    from agreid_plugin.data.yaml_files import read_yaml
 
-    try:
-        content = yaml.load(read_text(path), _Loader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise InputError(f"{path}, line {line}: not valid YAML: {error.problem}") from None
+    content = read_yaml(path)
     _require(isinstance(content, dict), f"{path}: expected the keys {', '.join(KEYS)}")
     for key in content:
         if key not in KEYS:

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.trust import OPTION
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the option that lets weight files run code."""
+    parser.add_argument(
+        OPTION,
+        action="store_true",
+        help="load weight files that hold more than tensors, running the code in them: only of people you trust",
+    )
 
 
 def size(text: str) -> tuple[int, int]:
@@ -11,3 +26,15 @@ def size(text: str) -> tuple[int, int]:
     if not (height.isdigit() and width.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not HEIGHTxWIDTH, for example 256x128")
     return int(height), int(width)
+
+
+def check_file(option: str, path: Path, endings: Sequence[str], may_exist: bool = False) -> None:
+    """Refuse a file before anything is computed, if it could not be written then."""
+    if path.suffix.lower() not in endings:
+        raise InputError(f"{option} {path}: end its name with {endings[0]}")
+    if path.exists() and not may_exist:
+        raise InputError(f"{option} {path} exists already; choose another name")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{option} {path}: its folder does not exist")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise InputError(f"{option} {path}: its folder cannot be written")

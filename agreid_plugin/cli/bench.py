@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from agreid_plugin.cli import arguments
+from agreid_plugin.errors import InputError
 
 EXAMPLES = """examples:
   fastreid bench agsynth                                 images a second
@@ -13,6 +14,7 @@ EXAMPLES = """examples:
   fastreid bench visa --model small --batch 8            ours against the equations as printed
   fastreid bench svpr --batch 16                         text cached against computed for every image
   fastreid bench hrmoe --batch 16 --top-k 2              experts of a view against all experts on all tokens
+  fastreid bench index --vectors 1000000 --milvus flat   kinds of indexes against exact search
   fastreid bench plrm --images 64 --size 256x128         ours against a loop over patches
 """
 
@@ -68,6 +70,21 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     _add_model(hrmoe, size=(224, 224))
     hrmoe.add_argument("--top-k", type=int, default=5, metavar="K", help="experts of a token, 5 at most (default: 5)")
     hrmoe.set_defaults(run=_hrmoe)
+    index = what.add_parser(
+        "index",
+        help="kinds of indexes against exact search",
+        description="Build and search every kind of index with the same clustered vectors, each in processes of its "
+        "own: time to build, queries a second, recall@10 against exact search, peak memory, size on the disk.",
+        epilog=EXAMPLES,
+    )
+    index.add_argument("--vectors", type=int, default=1_000_000, metavar="N", help="(default: 1,000,000)")
+    index.add_argument("--width", type=int, default=256, metavar="D", help="(default: 256)")
+    index.add_argument("--queries", type=int, default=500, metavar="N", help="(default: 500)")
+    index.add_argument("--threads", type=int, default=1, metavar="N", help="that faiss may use (default: 1)")
+    index.add_argument("--kinds", nargs="*", default=["flat", "ivf", "hnsw", "pq"], metavar="K", help="of faiss")
+    index.add_argument("--milvus", nargs="*", default=[], metavar="K", help="of Milvus Lite: flat, ivf, hnsw")
+    index.add_argument("--folder", metavar="DIR", help="for the files, which are removed (default: the system's)")
+    index.set_defaults(run=_index)
     plrm = what.add_parser(
         "plrm",
         help="our PLRM against a loop over patches",
@@ -134,3 +151,16 @@ def _plrm(args: argparse.Namespace) -> None:
 
     for line in bench_plrm(args.images, args.size, args.repeats):
         print(line, flush=True)
+
+
+def _index(args: argparse.Namespace) -> None:
+    from tabulate import tabulate
+
+    from agreid_plugin.evaluation.index.bench import Setting, bench, table
+
+    for name in ("vectors", "width", "queries", "threads"):
+        if getattr(args, name) < 1:
+            raise InputError(f"--{name} is {getattr(args, name)}, but must be 1 or more")
+    setting = Setting(args.vectors, args.width, args.queries, args.threads)
+    rows = bench(setting, args.kinds, args.milvus, args.folder, tell=lambda line: print(line, flush=True))
+    print(tabulate(table(rows), headers="keys", tablefmt="github", disable_numparse=True))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from agreid_plugin.cli import arguments
+
 EXAMPLES = """examples:
   fastreid convert visa model_best.pth --config projects/ViSA/cargo_released.yml --out visa_cargo.pth
   fastreid convert svpr transformer_best.pth --config projects/SVPR-ReID/ag_reid_v1_released.yml --out svpr_v1.pth
@@ -29,6 +31,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "--config", "--config-file", dest="config_file", required=True, metavar="FILE", help="the same model's"
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="checkpoint to write, which must not exist")
+    arguments.add_trust(parser)
     parser.set_defaults(run=_convert)
 
 

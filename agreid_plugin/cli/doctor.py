@@ -1,8 +1,23 @@
-"""`fastreid doctor`: is everything here, and does a step change weights?"""
+"""`fastreid doctor`: is everything here, and does it train?"""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from importlib import import_module
+from typing import Any
+
+from agreid_plugin.hosts import INSTALL, installed
+
+HOSTS = {"fastreid": "fast-reid", "mmengine": "mmengine"}
+"""Package of ours -> the host's name."""
+EXAMPLES = """examples:
+  fastreid doctor
+  fastreid doctor --quick --root /data/reid --weights ViT-B-16.pt
+  fastreid doctor --json
+"""
 
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
@@ -10,22 +25,56 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help="check the installation",
-        description="Show versions, devices and the host's repairs, and take one training step to see weights move.",
+        description="Show versions, devices, the repairs of each host, the datasets and weight files that are there, "
+        "and the room on the disk; train a tiny ViSA for some seconds in each host. Exit code 1 if a check fails.",
+        epilog=EXAMPLES,
     )
+    parser.add_argument("--quick", action="store_true", help="do without the training")
+    parser.add_argument("--root", nargs="+", default=[], metavar="DIR", help="folders that hold datasets")
+    parser.add_argument("--weights", nargs="+", default=[], metavar="FILE", help="weight files to look at")
+    parser.add_argument("--output", default="logs", metavar="DIR", help="where runs will write (default: logs)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=_doctor)
 
 
-def _doctor(args: argparse.Namespace) -> int:  # noqa: ARG001
-    from agreid_plugin.hosts.fastreid import compat, diagnosis, run_card
+def _doctor(args: argparse.Namespace) -> int:
+    from agreid_plugin.hosts import run_card, smoke, surroundings, weight_files
 
-    _section("versions", run_card.versions())
-    _section("devices", dict(enumerate(run_card.devices())))
-    _section("repairs of fast-reid in force", compat.applied() or {"none": "the host runs natively"})
-    findings = diagnosis.diagnose()
-    print("checks:")
-    for finding in findings:
-        print(f"  {'ok  ' if finding.ok else 'FAIL'}  {finding.text}")
-    return 0 if all(finding.ok for finding in findings) else 1
+    here = [host for host in HOSTS if installed(host)]
+    checks = [finding for host in here for finding in _part(host, "diagnosis").diagnose()]
+    weights = weight_files.examined(args.weights or weight_files.found_files())
+    room = surroundings.room(args.output)
+    if not args.quick:
+        checks += smoke.smoke({HOSTS[host]: _part(host, "smoke").train for host in here})
+    report = {
+        "versions": run_card.versions(),
+        "devices": run_card.devices(),
+        "repairs": {HOSTS[host]: _part(host, "compat").applied() for host in here},
+        "datasets": surroundings.datasets(args.root),
+        "weights": weights,
+        "disk": room,
+        "checks": checks,
+        "missing": [INSTALL[host] for host in HOSTS if host not in here],
+    }
+    print(json.dumps(report, default=asdict, indent=2)) if args.json else _print(report)
+    return 0 if all(finding.ok for finding in (*checks, *weights, *room)) else 1
+
+
+def _part(host: str, name: str):
+    return import_module(f"agreid_plugin.hosts.{host}.{name}")
+
+
+def _print(report: dict[str, Any]) -> None:
+    _section("versions", report["versions"])
+    _section("devices", dict(enumerate(report["devices"])))
+    for host, repairs in report["repairs"].items():
+        _section(f"repairs of {host} in force", repairs or {"none": "the host runs natively"})
+    _section("datasets", report["datasets"])
+    _findings("weight files", report["weights"], "none; name some with --weights")
+    _findings("disk", report["disk"])
+    _findings("checks", report["checks"])
+    for line in report["missing"]:
+        print(f"  --    {line}")
 
 
 def _section(title: str, rows: dict) -> None:
@@ -33,3 +82,11 @@ def _section(title: str, rows: dict) -> None:
     width = max(len(str(name)) for name in rows)
     for name, text in rows.items():
         print(f"  {name!s:<{width}}  {text}")
+
+
+def _findings(title: str, findings: Iterable[Any], none: str = "") -> None:
+    print(f"{title}:")
+    for finding in findings:
+        print(f"  {'FAIL' if not finding.ok else 'warn' if finding.warns else 'ok  '}  {finding.text}")
+    if none and not findings:
+        print(f"  {none}")

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from importlib import import_module
 from itertools import groupby
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts import installed
 
 EXAMPLES = """examples:
   fastreid list                 everything
   fastreid list components      everything that is registered, by kind and by the package it comes from
   fastreid list datasets
-  fastreid list keys            the configuration keys this plugin adds
+  fastreid list keys            the configuration keys this plugin adds to fast-reid
+  fastreid list hooks --host mmengine
 """
 COMPONENTS, KEYS = "components", "keys"
-KINDS = ("architectures", "backbones", "heads", "losses", "transforms", "samplers", "datasets", KEYS, COMPONENTS)
+HOSTS = ("fastreid", "mmengine")
+KINDS = (
+    *("architectures", "backbones", "heads", "losses", "parts", "transforms", "samplers", "datasets"),
+    *("metrics", "hooks", "schedules", KEYS, COMPONENTS),
+)
 
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
@@ -21,24 +30,39 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "list",
         help="list what a configuration can name",
-        description="List what a configuration can name, with the package that it comes from: agreid_plugin, fast-reid "
+        description="List what a configuration can name, with the package that it comes from: agreid_plugin, the host "
         "or another that has registered its own.",
         epilog=EXAMPLES,
     )
     parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
+    parser.add_argument(
+        "--host", choices=HOSTS, metavar="HOST", help=f"{' or '.join(HOSTS)} (default: the first that is installed)"
+    )
     parser.set_defaults(run=_list)
 
 
 def _list(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.fastreid import catalog
-
-    for kind, entries in catalog.components().items():
+    host = args.host or next(filter(installed, HOSTS), None)
+    found, keys = _known(host)
+    if args.kind and args.kind not in (*found, KEYS, COMPONENTS):
+        raise InputError(f"{host or 'without a host this package'} has no {args.kind}; it has: {', '.join(found)}")
+    for kind, entries in found.items():
         if args.kind == COMPONENTS:
             _print_by_owner(kind, entries)
         elif args.kind in (None, kind):
             _print_table(kind, [(entry.name, entry.owner, entry.doc) for entry in entries])
-    if args.kind in (None, KEYS):
-        _print_table(KEYS, catalog.keys().items())
+    if args.kind in (None, KEYS) and keys:
+        _print_table(KEYS, keys.items())
+
+
+def _known(host: str | None) -> tuple[dict[str, list], dict[str, str]]:
+    """Return kind -> entries, and the sentences of configuration keys."""
+    if host is None:
+        from agreid_plugin.hosts.inventory import without_a_host
+
+        return without_a_host(), {}
+    catalog = import_module(f"agreid_plugin.hosts.{host}.catalog")
+    return catalog.components(), catalog.keys() if host == "fastreid" else {}
 
 
 def _print_by_owner(kind: str, entries: list) -> None:

@@ -1,19 +1,42 @@
-"""Arguments in, one call, errors out: exit code 0, or 2 with one line for bad input."""
+"""Arguments in, one call, errors out: exit code 0, 2 with one line for bad input, 1 for what else ends a run."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from agreid_plugin import __version__
-from agreid_plugin.cli import ablate, bench, convert, data, doctor, explain, listing, report, runs, search
-from agreid_plugin.errors import InputError, did_you_mean
+from agreid_plugin.cli import (
+    ablate,
+    bench,
+    compare,
+    convert,
+    data,
+    doctor,
+    explain,
+    export,
+    extract,
+    index,
+    listing,
+    replay,
+    report,
+    runs,
+    search,
+    visualize,
+)
+from agreid_plugin.errors import InputError, RunError, Stopped, did_you_mean
+from agreid_plugin.hosts import input_error_in
+from agreid_plugin.trust import trust
 
-COMMANDS = (runs, search, explain, ablate, report, convert, data, bench, listing, doctor)
+COMMANDS = (
+    *(runs, replay, extract, index, search, visualize, export, explain, ablate, report, compare, convert, data),
+    *(bench, listing, doctor),
+)
 """Modules that each add their sub-commands with `add_to(subparsers)`."""
 
 
@@ -57,28 +80,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     try:
         args = build_parser().parse_args(argv)
+        trust(getattr(args, "trust_checkpoint", False))
         return args.run(args) or 0
     except BrokenPipeError:  # `fastreid list | head` has read enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - or Python complains once more at exit
         return 0
+    except Stopped as stopped:
+        if os.environ.get("RANK", "0") == "0":  # one of many processes speaks
+            print(f"fastreid: stopped by {stopped.signal.name}{resume_command(argv)}", file=sys.stderr)
+        return stopped.code
     except KeyboardInterrupt:
         print("fastreid: interrupted", file=sys.stderr)
         return 130
+    except RunError as error:
+        print(error.trace, end="", file=sys.stderr)
+        print(f"fastreid: error: {error}", file=sys.stderr)
+        return 1
     except Exception as error:
         message = input_error_in(error)
         if message is None:
             raise
         print(f"fastreid: error: {message}", file=sys.stderr)
         return 2
+    finally:
+        trust(False)
 
 
-def input_error_in(error: BaseException) -> str | None:
-    """Return the line of an `InputError`, also of one from a worker process, which arrives inside a traceback."""
-    text = str(error)
-    if f"{InputError.__name__}: " in text:
-        return text.rsplit(f"{InputError.__name__}: ", 1)[1].strip()
-    if isinstance(error, InputError):
-        return text
-    if isinstance(error, ModuleNotFoundError) and error.name == "fastreid":
-        return "fast-reid is not installed: pip install --no-deps fastreid==1.4.0 (README, 'Your own environment')"
-    return None
+def resume_command(argv: Sequence[str] | None) -> str:
+    """Return how to go on with a training run that was stopped; nothing for other commands."""
+    command, *rest = sys.argv[1:] if argv is None else argv
+    if command != "train":
+        return ""
+    return "; continue with: " + shlex.join(
+        ["fastreid", "train", "--resume", *(each for each in rest if each != "--resume")]
+    )

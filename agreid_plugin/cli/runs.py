@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
+from types import ModuleType
 
+from agreid_plugin.cli import arguments
 from agreid_plugin.errors import InputError
+from agreid_plugin.hosts import host_of
+from agreid_plugin.hosts.launchers import LAUNCHERS
 
 TRAIN_EXAMPLES = """examples:
   fastreid train --config projects/ViSA/cargo.yml
   fastreid train --config my.yml --num-gpus 4 --output runs/mine SOLVER.MAX_EPOCH 60
   fastreid train --config my.yml --resume
+  fastreid train --config projects/ViSA/cargo.py train_cfg.max_epochs 60 optim_wrapper.optimizer.lr 1e-3
+  srun --ntasks-per-node 4 --kill-on-bad-exit fastreid train --config projects/ViSA/cargo.yml
+  torchrun --nproc-per-node 4 --max-restarts 3 -m agreid_plugin train --config projects/ViSA/cargo.py
+
+The ending of the configuration picks the host: .yml is fast-reid's, .py mmengine's. A .py file is a program: it runs.
 """
 EVAL_EXAMPLES = """examples:
   fastreid eval --config runs/mine/config.yaml --weights runs/mine/model_best.pth
@@ -18,6 +28,9 @@ EVAL_EXAMPLES = """examples:
   fastreid eval --config my.yml --features feats.npz --rerank
   fastreid eval --config projects/SVPR-ReID/cp2108.yml --weights best.pth --save-attributes seen.csv
   fastreid eval --config my.yml --weights best.pth DATASETS.TESTS "('Market1501',)"
+  fastreid eval --config projects/ViSA/cargo.py --weights runs/mine/epoch_120.pth
+
+The ending of the configuration picks the host: .yml is fast-reid's, .py mmengine's. Either takes weights of both.
 """
 
 
@@ -31,11 +44,11 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
     evaluation = subparsers.add_parser("eval", help="evaluate a trained model", epilog=EVAL_EXAMPLES)
     _add_common(evaluation)
-    evaluation.add_argument("--weights", metavar="FILE", help="checkpoint to evaluate (default: MODEL.WEIGHTS)")
+    evaluation.add_argument("--weights", metavar="FILE", help="checkpoint to evaluate, of either host")
     evaluation.add_argument(
-        "--protocols", nargs="+", metavar="P", help="protocols to compute (default: TEST.PROTOCOLS)"
+        "--protocols", nargs="+", metavar="P", help="protocols to compute (default: those of the config)"
     )
-    evaluation.add_argument("--rerank", action="store_true", help="re-rank by shared neighbors (TEST.RERANK)")
+    evaluation.add_argument("--rerank", action="store_true", help="re-rank by shared neighbors")
     evaluation.add_argument(
         "--bootstrap", type=int, metavar="N", help="confidence intervals from N draws of identities"
     )
@@ -53,12 +66,22 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", "--config-file", dest="config_file", required=True, metavar="FILE")
-    parser.add_argument("--output", metavar="DIR", help="folder of the run (default: OUTPUT_DIR of the config)")
+    parser.add_argument("--output", metavar="DIR", help="folder of the run (default: that of the config)")
+    arguments.add_trust(parser)
     parser.add_argument("--num-gpus", type=int, metavar="N", help="GPUs on this machine, one process each")
     parser.add_argument("--num-processes", type=int, metavar="N", help="processes on this machine without GPUs")
     parser.add_argument("--num-machines", type=int, default=1, metavar="N", help="machines in all (default: 1)")
     parser.add_argument("--machine-rank", type=int, default=0, metavar="R", help="number of this machine, from 0")
     parser.add_argument("--dist-url", metavar="URL", help="where the machines meet, for example tcp://10.0.0.1:29500")
+    parser.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        metavar="L",
+        help=f"what has started the processes: {', '.join(LAUNCHERS)} (default: torchrun and srun are noticed)",
+    )
+    parser.add_argument(
+        "--dist-timeout", type=float, metavar="S", help="seconds that processes wait for each other (default: 1800)"
+    )
 
 
 def _add_overrides(parser: argparse.ArgumentParser) -> None:
@@ -67,16 +90,17 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def _train(args: argparse.Namespace) -> None:
     _check(args)
-    from agreid_plugin.hosts.fastreid import run
-
-    run.train(args)
+    _run_of(args).train(args)
 
 
 def _evaluate(args: argparse.Namespace) -> None:
     _check(args)
-    from agreid_plugin.hosts.fastreid import run
+    _run_of(args).evaluate(args)
 
-    run.evaluate(args)
+
+def _run_of(args: argparse.Namespace) -> ModuleType:
+    """Return the module that runs the host of a configuration."""
+    return import_module(f"agreid_plugin.hosts.{host_of(args.config_file)}.run")
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -1,21 +1,29 @@
-"""`fastreid search`: the images of a folder that a sentence describes."""
+"""`fastreid search`: the images of a gallery that look like an image, or that a sentence describes."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from agreid_plugin.cli import gallery
+from agreid_plugin.cli.arguments import check_file
 from agreid_plugin.errors import InputError
 
+if TYPE_CHECKING:
+    from agreid_plugin.evaluation.index import GalleryIndex
+    from agreid_plugin.hosts.extractor import Extractor
+
 EXAMPLES = """examples:
+  fastreid search --config runs/visa/config.yaml --weights runs/visa/model_best.pth --index people --image someone.jpg
+  fastreid search --config my.yml --weights best.pth --uri people.db --image someone.jpg --query-view aerial \\
+    --view ground --camera 3 --after 2026-05-31T10:00 --top 20 --html found.html
   fastreid search --config runs/tag/config.yaml --weights runs/tag/model_best.pth --gallery crops \\
     --text "a woman in a red coat carrying a backpack"
-  fastreid search --config my.yml --weights best.pth --gallery crops --cache crops.npz --text "a man with a dog"
-  fastreid search --config my.yml --weights best.pth --gallery crops --texts wanted.txt --html found.html --top 30
+  fastreid search --config my.yml --weights best.pth --gallery crops --cache crops.npz --texts wanted.txt
   fastreid search --config my.yml --weights best.pth --gallery crops --text "a child" --view aerial --picture found.png
 """
 ENDINGS = {"cache": (".npz",), "html": (".html", ".htm"), "picture": (".png",), "json": (".json",)}
@@ -27,56 +35,62 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "search",
-        help="find the images of a folder that a sentence describes",
-        description="Rank the images of a folder by how well a sentence describes them, with a model that reads both: "
-        "TAG-CLIP or TBPS-CLIP. The score is the cosine of their features, 1 at most; it tells better from worse, not "
-        "whether the person is there. The view, aerial or ground, is what TAG-CLIP's routers take an image for: "
-        "nobody has to know it.",
+        help="find the images of a gallery that look like an image, or that a sentence describes",
+        description="Rank the images of an index, or of a folder, by how much they look like an image; or, with a "
+        "model that reads both (TAG-CLIP, TBPS-CLIP), by how well a sentence describes them. The score is the cosine "
+        "of their features, 1 at most; it tells better from worse, not whether the person is there.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("--config", "--config-file", dest="config_file", required=True, metavar="FILE")
-    parser.add_argument("--weights", metavar="FILE", help="checkpoint of the model (default: MODEL.WEIGHTS)")
-    parser.add_argument("--gallery", required=True, metavar="DIR", help="folder of images, at any depth")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--gallery", metavar="DIR", help="folder of images, at any depth")
+    gallery.add_index(place, required=False)
     query = parser.add_mutually_exclusive_group(required=True)
+    query.add_argument("--image", action="append", metavar="FILE", help="what to look for; may be given again")
     query.add_argument("--text", action="append", metavar="SENTENCE", help="what to look for; may be given again")
     query.add_argument("--texts", metavar="FILE", help="sentences, one a line")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="images of each sentence (default: 10)")
-    parser.add_argument(
-        "--view", choices=("aerial", "ground"), help="keep the images that the model's routers take for this view"
-    )
+    parser.add_argument("--query-view", choices=gallery.VIEWS, help="of --image (default: as the model takes it)")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="images of each query (default: 10)")
+    gallery.add_filters(parser)
     parser.add_argument(
         "--cache",
         metavar="NPZ",
-        help="keep the images' features here, and read an image again only if it, the weights or the config changed",
+        help="of --gallery: keep the images' features here, and read an image again only if it, the weights or the "
+        "config changed",
     )
-    parser.add_argument("--skip-bad-images", action="store_true", help="leave out images that cannot be read")
+    parser.add_argument("--skip-bad-images", action="store_true", help="of --gallery: leave out those that do not read")
     parser.add_argument("--html", metavar="FILE", help="write a page with small images in it")
     parser.add_argument("--picture", metavar="PNG", help="draw a contact sheet")
-    parser.add_argument("--json", metavar="FILE", help="write path, score, rank and view for scripts")
-    parser.add_argument("overrides", nargs="*", metavar="KEY VALUE", help="config keys to change")
+    parser.add_argument("--json", metavar="FILE", help="write path, score, rank, view and more for scripts")
+    gallery.add_token(parser)
+    gallery.add_model(parser)
     parser.set_defaults(run=_search)
 
 
 def _search(args: argparse.Namespace) -> None:
-    sentences = _sentences(args)
-    _check(args, len(sentences))
-    from agreid_plugin.hosts.fastreid.search import search_text
-    from agreid_plugin.types import View
+    sentences = [] if args.image else _sentences(args)
+    _check(args, len(args.image or sentences))
+    where = gallery.where_of(args)
+    from agreid_plugin.hosts import searching
 
-    answers = search_text(
-        args.config_file,
-        args.weights,
-        args.gallery,
-        sentences,
-        overrides=args.overrides,
-        top=args.top,
-        view=View[args.view.upper()] if args.view else None,
-        cache=args.cache,
-        skip_bad_images=args.skip_bad_images,
-        tell=lambda line: print(f"fastreid: {line}", file=sys.stderr),
-    )
+    extractor = gallery.extractor_of(args)
+    if args.gallery and args.view:
+        searching.check_view_filter(extractor)
+    if args.image:
+        queries = searching.image_queries(extractor, args.image, args.query_view)
+    else:
+        queries = searching.text_queries(extractor, sentences)
+    with _opened(args, extractor) as index:
+        answers = searching.search(index, queries, args.top, where)
     _print(answers)
     _write(args, answers)
+
+
+def _opened(args: argparse.Namespace, extractor: Extractor) -> AbstractContextManager[GalleryIndex]:
+    from agreid_plugin.hosts import searching
+
+    if args.index:
+        return searching.opened(args.index, extractor, gallery.token_of(args), gallery.say)
+    return searching.gallery_of(extractor, args.gallery, args.cache, args.skip_bad_images, gallery.say)
 
 
 def _sentences(args: argparse.Namespace) -> list[str]:
@@ -93,35 +107,30 @@ def _sentences(args: argparse.Namespace) -> list[str]:
     return [text.strip() for text in given]
 
 
-def _check(args: argparse.Namespace, sentences: int) -> None:
+def _check(args: argparse.Namespace, queries: int) -> None:
     if args.top < 1:
         raise InputError(f"--top is {args.top}, but must be 1 or more")
-    if args.picture and args.top * sentences > MOST_DRAWN:
+    if args.picture and args.top * queries > MOST_DRAWN:
         raise InputError(
-            f"--picture draws {MOST_DRAWN} images at most, not {args.top * sentences}: lower --top, or use --html"
+            f"--picture draws {MOST_DRAWN} images at most, not {args.top * queries}: lower --top, or use --html"
         )
+    if args.query_view and not args.image:
+        raise InputError("--query-view is of --image: a sentence has no view")
+    known = [name for name in gallery.FILTERS if name != "view" and getattr(args, name)]
+    if args.gallery and known:
+        raise InputError(f"--{known[0]}: nobody knows it of the images of a folder; build an index of a table")
+    if args.index and args.cache:
+        raise InputError("--cache is of --gallery: an index keeps its features itself")
     for option, endings in ENDINGS.items():
         if getattr(args, option) is not None:
-            _check_file(f"--{option}", Path(getattr(args, option)), endings, may_exist=option == "cache")
-
-
-def _check_file(option: str, path: Path, endings: Sequence[str], may_exist: bool) -> None:
-    """Refuse a file before anything is computed, if it could not be written then."""
-    if path.suffix.lower() not in endings:
-        raise InputError(f"{option} {path}: end its name with {endings[0]}")
-    if path.exists() and not may_exist:
-        raise InputError(f"{option} {path} exists already; choose another name")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{option} {path}: its folder does not exist")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise InputError(f"{option} {path}: its folder cannot be written")
+            check_file(f"--{option}", Path(getattr(args, option)), endings, may_exist=option == "cache")
 
 
 def _print(answers: Sequence) -> None:
     from agreid_plugin.evaluation.showing import printable, table
 
     for answer in answers:
-        print(f'"{printable(answer.query)}"')
+        print(printable(answer.query) if answer.is_image else f'"{printable(answer.query)}"')
         for note in answer.notes:
             print(f"note: {note}")
         print(f"{table(answer)}\n", flush=True)
@@ -130,7 +139,8 @@ def _print(answers: Sequence) -> None:
 def _write(args: argparse.Namespace, answers: Sequence) -> None:
     from agreid_plugin.evaluation.showing import page, plain, sheet
 
-    about = {"gallery": args.gallery, "config": args.config_file, "weights": args.weights, "view": args.view}
+    about = {"gallery": args.gallery or args.index, "config": args.config_file, "weights": args.weights}
+    about |= {name: getattr(args, name) for name in gallery.FILTERS if getattr(args, name)}
     if args.json:
         with open(args.json, "x", encoding="utf-8") as file:
             json.dump({**about, "answers": plain(answers)}, file, indent=1)

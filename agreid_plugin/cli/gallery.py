@@ -1,0 +1,134 @@
+"""Options that several commands about galleries take: the model, the images, where the index is, and conditions."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agreid_plugin.cli.arguments import add_trust
+from agreid_plugin.errors import InputError
+
+if TYPE_CHECKING:
+    from agreid_plugin.evaluation.index import Entry, Where
+    from agreid_plugin.hosts.extractor import Extractor
+
+VIEWS = ("aerial", "ground")
+FILTERS = ("view", "camera", "pid", "platform", "after", "before", "where")
+
+
+def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Add the options that name a model."""
+    parser.add_argument(
+        "--config", "--config-file", dest="config_file", required=required, metavar="FILE", help="of either host"
+    )
+    parser.add_argument("--weights", metavar="FILE", help="checkpoint of the model (default: the config's)")
+    add_trust(parser)
+    parser.add_argument("--device", metavar="D", help="cpu, cuda or cuda:1 (default: the config's)")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="images at a time (default: the config's)")
+    parser.add_argument("overrides", nargs="*", metavar="KEY VALUE", help="config keys to change")
+
+
+def add_images(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup, required: bool = False) -> None:
+    """Add the option that names images."""
+    parser.add_argument(
+        "--images",
+        required=required,
+        metavar="DIR|CSV",
+        help="folder of images, at any depth; or a table with the column path and, as known, view, camera, pid, "
+        "platform, time; other columns become tags",
+    )
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Add the options of reading images."""
+    parser.add_argument(
+        "--dataset", default="", metavar="NAME", help="read the folder as this dataset (CARGO), whose names tell more"
+    )
+    parser.add_argument("--skip-bad-images", action="store_true", help="leave out images that cannot be read")
+
+
+def add_index(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup, required: bool = True) -> None:
+    """Add the option that names an index."""
+    parser.add_argument(
+        *("--index", "--uri"),
+        dest="index",
+        required=required,
+        metavar="WHERE",
+        help="folder (faiss), gallery.db (Milvus Lite) or http://host:19530 (Milvus); #name behind the last two "
+        "chooses a collection",
+    )
+
+
+def add_token(parser: argparse.ArgumentParser) -> None:
+    """Add the option of a server's password."""
+    parser.add_argument(
+        "--token", metavar="USER:PASSWORD", help="of a Milvus server that asks for it (default: $MILVUS_TOKEN)"
+    )
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """Add the conditions that images have to meet."""
+    group = parser.add_argument_group("conditions, which all have to hold; what nobody knows of an image meets none")
+    group.add_argument("--view", choices=VIEWS, help="of the images: given, or what the model takes them for")
+    group.add_argument("--camera", type=int, action="append", metavar="N", help="may be given again")
+    group.add_argument("--pid", type=int, action="append", metavar="N", help="identity; may be given again")
+    group.add_argument("--platform", default="", metavar="P", help="what carries the camera: uav, cctv, wearable, ...")
+    group.add_argument("--after", metavar="TIME", help="2026-05-31 or 2026-05-31T14:30 (UTC), or later")
+    group.add_argument("--before", metavar="TIME", help="earlier than this")
+    group.add_argument("--where", action="append", default=[], metavar="TAG=VALUE", help="may be given again")
+
+
+def where_of(args: argparse.Namespace, paths: tuple[str, ...] = ()) -> Where:
+    """Return the conditions of a command line."""
+    from agreid_plugin.evaluation.index import Where, parse_time
+    from agreid_plugin.types import View
+
+    for text in args.where:
+        if "=" not in text:
+            raise InputError(f"--where {text!r} should be TAG=VALUE, for example weather=rain")
+    return Where(
+        view=View[args.view.upper()] if args.view else None,
+        cameras=tuple(args.camera or ()),
+        pids=tuple(args.pid or ()),
+        platform=args.platform,
+        after=parse_time(args.after) if args.after else None,
+        before=parse_time(args.before) if args.before else None,
+        tags=dict(text.split("=", 1) for text in args.where),
+        paths=paths,
+    )
+
+
+def extractor_of(args: argparse.Namespace, normalize: bool = True) -> Extractor:
+    """Build the model of a command line."""
+    from agreid_plugin.hosts.extractor import Extractor
+
+    if args.batch_size is not None and args.batch_size < 1:
+        raise InputError(f"--batch-size is {args.batch_size}, but must be 1 or more")
+    return Extractor.from_config(
+        args.config_file,
+        args.weights,
+        device=args.device,
+        batch_size=args.batch_size,
+        normalize=normalize,
+        overrides=args.overrides,
+    )
+
+
+def entries_of(args: argparse.Namespace) -> list[Entry]:
+    """Return the images of a command line."""
+    from agreid_plugin.evaluation.index.listing import list_gallery
+
+    return list_gallery(Path(args.images), args.dataset)
+
+
+def token_of(args: argparse.Namespace) -> str:
+    """Return the password of a server."""
+    return args.token or os.environ.get("MILVUS_TOKEN", "")
+
+
+def say(line: str) -> None:
+    """Print a line that somebody should read, beside the results."""
+    print(f"fastreid: {line}", file=sys.stderr)

@@ -1,0 +1,38 @@
+"""`fastreid replay`: a training step whose loss was not finite, taken again to see where that comes from."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+EXAMPLES = """examples:
+  fastreid replay runs/mine/nan_step_1200.pth
+  fastreid replay runs/mine/nan_step_1200.pth --config projects/ViSA/cargo.yml
+"""
+
+
+def add_to(subparsers: argparse._SubParsersAction) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="take a training step again whose loss was NaN or infinite",
+        description="A run that meets a loss which is NaN or infinite stops and keeps the step: images, labels, "
+        "weights, random states, configuration. This takes it again and names the terms that are not finite and the "
+        "first module whose output is not.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("step", metavar="FILE", help="nan_step_N.pth in the run's folder")
+    parser.add_argument("--config", metavar="FILE", help="configuration to build the model from (default: the step's)")
+    parser.set_defaults(run=_replay)
+
+
+def _replay(args: argparse.Namespace) -> None:
+    from agreid_plugin.errors import unknown
+    from agreid_plugin.hosts.steps import read_step
+
+    step = read_step(args.step)
+    hosts = ("fastreid", "mmengine")
+    if step.host not in hosts:
+        raise unknown(f"{args.step}: host", step.host, hosts)
+    for line in import_module(f"agreid_plugin.hosts.{step.host}.replay").replay(step, args.config):
+        print(line)
