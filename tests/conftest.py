@@ -1,6 +1,8 @@
 """What the tests share: a tiny dataset, a small configuration, and the command run in this process."""
 
 import logging
+import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +10,11 @@ import pytest
 import torch
 import yaml
 from market import make_market
+from zygote import zygote
 
 from agreid_plugin.cli import main
+from agreid_plugin.data import pictures
+from agreid_plugin.data.images import read_image
 from agreid_plugin.data.synth import make_agsynth
 
 torch.set_num_threads(1)  # the networks here are too small to share out
@@ -33,6 +38,15 @@ SMALL_CONFIG = {
     },
     "TEST": {"EVAL_PERIOD": 1, "IMS_PER_BATCH": 16},
 }
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def recipes(*projects: str) -> list[Path]:
+    """The recipes for fast-reid of some projects; a grid of settings and a paper's numbers are none."""
+    found = [path for project in projects for path in (ROOT / "projects").glob(f"{project}/*.yml")]
+    return sorted(path for path in found if path.stem not in ("ablation", "paper"))
 
 
 @dataclass
@@ -93,10 +107,65 @@ def fastreid_command(capfd):
     logging.getLogger("fastreid").handlers.clear()
 
 
-def _forget_host_loggers() -> None:
-    from fastreid.utils.logger import setup_logger
+@pytest.fixture(scope="session")
+def forked_command():
+    """Run the `fastreid` command in processes forked from one that has imported everything: see `zygote`."""
+    with zygote("fastreid", "mmengine") as process:
+        yield process.run
 
-    setup_logger.cache_clear()
+
+@pytest.fixture
+def opened(monkeypatch) -> list[str]:
+    """The images that are read for their features, in no order."""
+    paths = []
+    monkeypatch.setattr(pictures, "read_image", lambda path: paths.append(path) or read_image(path))
+    return paths
+
+
+@contextmanager
+def interrupted_after(images: int):
+    """Have somebody press Ctrl-C once so many images are read."""
+    left = iter(range(images))
+
+    def read(path):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return read_image(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "read_image", read)
+        yield
+
+
+@contextmanager
+def _same_scope():
+    """Keep mmengine's default scope, which the last runner of a process leaves behind, from what comes next."""
+    loaded = sys.modules.get("mmengine.registry")
+    before = dict(loaded.DefaultScope._instance_dict) if loaded else {}
+    yield
+    if "mmengine.registry" in sys.modules:
+        kept = sys.modules["mmengine.registry"].DefaultScope._instance_dict
+        kept.clear()
+        kept.update(before)
+
+
+@pytest.fixture(autouse=True)
+def _same_scope_after_a_test():
+    with _same_scope():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _same_scope_after_a_file():
+    with _same_scope():
+        yield
+
+
+def _forget_host_loggers() -> None:
+    if "fastreid" in sys.modules:
+        from fastreid.utils.logger import setup_logger
+
+        setup_logger.cache_clear()
 
 
 def assert_one_line(outcome: Outcome, *words: str) -> None:

@@ -4,8 +4,9 @@ import torch
 
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.methods.svpr import SVPR
-from agreid_plugin.nn.clip import CLIP, freeze
+from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.clip_build import build_clip
+from agreid_plugin.nn.clip_freezing import freeze
 from agreid_plugin.types import PLATFORMS, Batch, View
 
 WIDTH, TEXT_WIDTH, PATCHES = 16, 8, 8

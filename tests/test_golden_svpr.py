@@ -172,7 +172,7 @@ def test_stages(run, recorded):
     assert_close(run.calls["block"][0][0][0].squeeze(1), recorded["eval.cvpr_q0"])
     for stage, chosen in enumerate(run.outputs.features.refined.chosen, start=1):
         scores = torch.full((4, 128), -1.0).scatter(1, places, run.calls["scores"][stage - 1][1])
-        assert_close(scores, recorded[f"eval.cvpr_score{stage}"], 1e-6)
+        assert_close(scores, recorded[f"eval.cvpr_score{stage}"], 1e-5)  # the last digits are the processor's
         assert chosen[:2].tolist() == recorded[f"eval.cvpr_idx{stage}"].tolist()
         assert_close(run.calls["block"][stage - 1][1][0].squeeze(1), recorded[f"eval.cvpr_q{stage}"])
         places = chosen

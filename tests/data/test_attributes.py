@@ -3,7 +3,15 @@ import pytest
 import scipy.io
 from trees import write_mat
 
-from agreid_plugin.data.attributes import CP2108_APPEARANCE, CP2108_KINDS, QUT_GROUPS, AttributeSchema, read_qut_mat
+from agreid_plugin.data.attributes import (
+    CP2108_APPEARANCE,
+    CP2108_KINDS,
+    QUT_GROUPS,
+    AttributeSchema,
+    choose,
+    expanded,
+    read_qut_mat,
+)
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, Record
 
@@ -144,3 +152,16 @@ def test_damaged_mat_files_name_the_field(tmp_path, change, words):
 
 def zeros_and_ones(half: dict) -> dict:
     return {name: column - 1 for name, column in half.items() if name != "image_index"}
+
+
+def test_attributes_are_chosen_by_name_and_kind():
+    every = AttributeSchema({name: ("a", "b") for names in CP2108_KINDS.values() for name in names})
+    assert choose(every) == choose(every, []) == every
+    assert choose(every, ["View", "appearance", "Feet"]).names == ("View", *CP2108_APPEARANCE)
+    assert choose(SCHEMA, ["bag"]).groups == {"bag": SCHEMA.groups["bag"]}
+    with pytest.raises(InputError, match=r"attribute 'bagg' unknown \(did you mean bag\?\)"):
+        choose(SCHEMA, ["bagg"])
+
+
+def test_an_attribute_called_like_a_kind_stays_itself():
+    assert expanded(["appearance", "hair", "hair"], ["appearance"]) == ("appearance", "hair")

@@ -5,9 +5,18 @@ import pytest
 import torch
 from PIL import Image
 
-from agreid_plugin.data.captions import CaptionAugmentation, back_translations, clean, delete_words
+from agreid_plugin.data.captions import (
+    CaptionAugmentation,
+    CaptionReader,
+    back_translations,
+    captions_of,
+    clean,
+    delete_words,
+    pairs,
+)
 from agreid_plugin.data.datasets import load
 from agreid_plugin.errors import InputError
+from agreid_plugin.types import Record
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -103,3 +112,35 @@ def test_as_many_back_translations_as_captions(tmp_path):
     dataset = load("TAG-PEDES", make_set(tmp_path, [{"captions": ["one", "two"], "captions_bt": ["uno"]}]))
     with pytest.raises(InputError, match=r"train_reid.json: entry 1: 1 captions_bt for 2 captions: one each, or none"):
         back_translations(dataset)
+
+
+RECORDS = [Record("a", 1, captions=("Red.", "Blue.")), Record("b", 2), Record("c", 1, 3, captions=("Green.",))]
+
+
+def test_captions_stand_in_a_row():
+    assert captions_of(RECORDS) == ["Red.", "Blue.", "Green."]
+
+
+def test_every_caption_has_its_record():
+    found = list(pairs(RECORDS))
+    assert [(each.path, *each.captions) for each in found] == [("a", "Red."), ("a", "Blue."), ("c", "Green.")]
+    assert found[2] == RECORDS[2]
+
+
+def letters(caption: str) -> torch.Tensor:
+    return torch.tensor([ord(letter) for letter in caption])
+
+
+def test_a_reader_draws_one_of_the_captions():
+    torch.manual_seed(0)
+    read = CaptionReader(letters, CaptionAugmentation())
+    found = ["".join(map(chr, read(RECORDS[0]))) for _ in range(40)]
+    assert set(found) == {"red", "blue"}
+    assert 5 < found.count("red") < 35
+
+
+def test_a_reader_knows_the_back_translation_of_its_image():
+    read = CaptionReader(letters, CaptionAugmentation(back_translation=1.0), {("c", "Green."): "verdant"})
+    assert "".join(map(chr, read(RECORDS[2]))) == "verdant"
+    other = Record("other", 1, captions=("Green.",))
+    assert "".join(map(chr, read(other))) == "green"

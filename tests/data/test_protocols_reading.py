@@ -42,7 +42,7 @@ def test_a_full_row(tmp_path):
         ("Mine: {A2G: {hide: []}}", ["Mine/A2G: no source"]),
         ("Mine: {A2G: [1]}", ["Mine/A2G: expected a row"]),
         ("[1, 2]", ["expected dataset -> protocol -> row"]),
-        ("Mine: {A2G: {", ["not YAML"]),
+        ("Mine: {A2G: {", ["not valid YAML"]),
     ],
 )
 def test_bad_rows(tmp_path, text, words):

@@ -118,7 +118,7 @@ def test_an_interrupted_grid_goes_on(interrupted, finished):
     assert "2 rows x 2 seeds = 4 runs in" in finished[1]
     assert "1 done, 3 to do" in finished[1]
     assert "ViSA: seed 0 done, seed 1 to continue" in finished[1]
-    assert "Loading checkpoint from" in (out / "visa" / "seed1" / "stdout.txt").read_text()
+    assert "resumed from" in (out / "visa" / "seed1" / "stdout.txt").read_text()
     assert "time left: about" in finished[1]
     assert "from finished runs of 1 rows and 5 timed steps of 1 rows times their iterations" in finished[1]
     assert "[4/4] plain queries, seed 1: done in" in finished[1]
@@ -227,7 +227,7 @@ def test_what_is_wrong_with_the_file_is_one_line(grid_file, fastreid_command, ch
 
 def test_a_row_that_stands_twice_is_refused(grid_file, fastreid_command):
     grid_file.write_text(grid_file.read_text().replace("plain queries", "ViSA"))
-    assert_one_line(fastreid_command("ablate", grid_file), "'ViSA' stands twice", "line ")
+    assert_one_line(fastreid_command("ablate", grid_file), "key 'ViSA' is there twice", "line ")
 
 
 def test_nothing_done_and_foreign_runs_are_told(grid_file, fastreid_command):

@@ -15,7 +15,7 @@ from agreid_plugin.data.attributes import CP2108_APPEARANCE, QUT_GROUPS
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.protocols import protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid import evaluator
+from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts.fastreid.attributes import schema_of, with_schema
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.data import build_train_loader
@@ -265,7 +265,7 @@ class Describer(torch.nn.Module):
 
 def test_predictions_of_every_image_in_order(config, synth):
     dataset = load("CP2108", synth)
-    test_set = evaluator.TestSet(dataset, {"ALL": protocol("CP2108", "ALL")})
+    test_set = TestSet(dataset, {"ALL": protocol("CP2108", "ALL")})
     model = Describer().train()
     rows = predict(config(["CP2108"], "TEST.IMS_PER_BATCH", 5), model, test_set)
     assert [row.image for row in rows[::2]] == [record.path for record in test_set.records]
@@ -277,7 +277,7 @@ def test_predictions_of_every_image_in_order(config, synth):
 
 
 def test_a_model_that_knows_nothing_of_attributes(config, synth):
-    test_set = evaluator.TestSet(load("CP2108", synth), {"ALL": protocol("CP2108", "ALL")})
+    test_set = TestSet(load("CP2108", synth), {"ALL": protocol("CP2108", "ALL")})
     with pytest.raises(InputError, match=r"META_ARCHITECTURE Baseline knows nothing of attributes; SVPR does"):
         predict(config(["CP2108"]), torch.nn.Identity(), test_set)
 

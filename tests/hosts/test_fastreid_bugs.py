@@ -15,10 +15,11 @@ from conftest import assert_one_line
 from market import make_market
 from PIL import Image
 
+from agreid_plugin.data.images import read_image
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.adapter import host_collate
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import ReIDDataset, build_sampler, build_test_loader, load_dataset, read_image
+from agreid_plugin.hosts.fastreid.data import ReIDDataset, build_sampler, build_test_loader, load_dataset
 from agreid_plugin.types import Record
 
 ELSEWHERE = "tests/hosts/test_fastreid_"

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import assert_one_line
+from conftest import assert_one_line, recipes
 from fastreid.config import get_cfg
 from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
 
+from agreid_plugin.data.images import read_image
 from agreid_plugin.hosts.fastreid.adapter import to_host
 from agreid_plugin.hosts.fastreid.clip import build_towers
 from agreid_plugin.hosts.fastreid.clip_methods import schedule_of
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import read_image
 from agreid_plugin.hosts.fastreid.prompt_stage import FILE_NAME, extract
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
@@ -25,8 +25,7 @@ from agreid_plugin.methods.clip_reid import CLIPReID, PromptSchedule
 from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.types import Batch
 
-ROOT = Path(__file__).parents[2]
-RECIPES = sorted(ROOT.glob("projects/CLIP-ReID/*.yml"))
+RECIPES = recipes("CLIP-ReID")
 SHAPE = {"WIDTH": 16, "LAYERS": 2, "HEADS": 2, "TEXT_WIDTH": 8, "TEXT_LAYERS": 1, "TEXT_HEADS": 2, "EMBED_DIM": 8}
 TINY = {
     "MODEL": {

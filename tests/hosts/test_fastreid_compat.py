@@ -29,7 +29,7 @@ def flat_buffer_optimizer(monkeypatch):
         setattr(solver, name, function)
 
 
-@pytest.mark.parametrize("patch", compat.PATCHES, ids=lambda patch: patch.name)
+@pytest.mark.parametrize("patch", compat.PATCHES.all, ids=lambda patch: patch.name)
 def test_fault_is_gone(patch):
     assert not patch.needed()
 
@@ -42,7 +42,7 @@ def test_applying_again_changes_nothing():
 
 
 def test_every_patch_says_why():
-    for patch in compat.PATCHES:
+    for patch in compat.PATCHES.all:
         assert len(patch.reason) > 20
         assert patch.stage in ("before", "after")
 
@@ -59,7 +59,7 @@ def test_the_hosts_own_optimizer_changes_no_weight(flat_buffer_optimizer):
     model = torch.nn.Linear(3, 2)
     optimizer, _ = flat_buffer_optimizer(get_cfg(), model)
     assert one_step(optimizer, model) == 0
-    (patch,) = [patch for patch in compat.PATCHES if patch.name == "optimizer_without_flat_buffer"]
+    (patch,) = [patch for patch in compat.PATCHES.all if patch.name == "optimizer_without_flat_buffer"]
     assert patch.needed()
 
 

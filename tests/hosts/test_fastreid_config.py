@@ -113,5 +113,5 @@ def test_a_missing_file_suggests_its_neighbor(write, tmp_path):
 
 def test_a_binary_file_is_one_line(tmp_path):
     (tmp_path / "a.yml").write_bytes(b"\xff\xfe\x00binary\x80")
-    with pytest.raises(InputError, match="not valid YAML"):
+    with pytest.raises(InputError, match="not UTF-8 text"):
         load_config(tmp_path / "a.yml")

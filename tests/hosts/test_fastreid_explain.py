@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import assert_one_line
+from conftest import assert_one_line, recipes
 from fastreid.modeling import build_model
 from fastreid.solver import build_lr_scheduler
 from fastreid.utils.events import EventStorage
@@ -16,12 +16,7 @@ from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.explain import explain
 from agreid_plugin.types import View
 
-ROOT = Path(__file__).parents[2]
-RECIPES = sorted(
-    path
-    for path in ROOT.glob("projects/*/*.yml")
-    if path.stem != "ablation" and path.parent.name not in ("Mixed", "Example")
-)
+RECIPES = [path for path in recipes("*") if path.parent.name not in ("Mixed", "Example")]
 SMALL = (
     *("MODEL.BACKBONE.FEAT_DIM", "16", "MODEL.VIT.WIDTH", "16", "MODEL.VIT.LAYERS", "2", "MODEL.VIT.HEADS", "2"),
     *("MODEL.CLIP.WIDTH", "16", "MODEL.CLIP.HEADS", "2", "MODEL.CLIP.EMBED_DIM", "16", "MODEL.CLIP.TEXT_WIDTH", "16"),

@@ -124,7 +124,7 @@ def test_without_the_host_the_command_says_how_to_get_it(tmp_path):
         "import importlib.machinery, sys; find = importlib.machinery.PathFinder.find_spec\n"
         "importlib.machinery.PathFinder.find_spec = classmethod(\n"
         "    lambda cls, name, path=None, target=None: None if name == 'fastreid' else find(name, path, target))\n"
-        "from agreid_plugin.cli import main; sys.exit(main(['doctor']))"
+        "from agreid_plugin.cli import main; sys.exit(main(['train', '--config', 'a.yml']))"
     )
     result = python(hide)
     assert result.returncode == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import assert_one_line
+from conftest import ROOT, assert_one_line, recipes
 from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
 
@@ -16,11 +16,8 @@ from agreid_plugin.losses import VIAL
 from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.types import Batch
 
-ROOT = Path(__file__).parents[2]
 METHODS = ("ViSA", "VDT", "VIF-AGReID")
-RECIPES = sorted(
-    path for method in METHODS for path in ROOT.glob(f"projects/{method}/*.yml") if path.stem != "ablation"
-)
+RECIPES = recipes(*METHODS)
 TINY = {
     "MODEL": {
         "META_ARCHITECTURE": "ViSA",

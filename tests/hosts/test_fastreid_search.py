@@ -14,11 +14,10 @@ from fastreid.modeling import build_model
 from PIL import Image
 
 from agreid_plugin.data.captions import clean
-from agreid_plugin.hosts.fastreid import gallery
+from agreid_plugin.data.images import read_image
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import read_image
-from agreid_plugin.hosts.fastreid.text_data import Tokenizer
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
+from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import View
 
 SHAPE = {"WIDTH": 16, "LAYERS": 3, "HEADS": 2, "TEXT_WIDTH": 8, "TEXT_LAYERS": 2, "TEXT_HEADS": 2, "EMBED_DIM": 8}
@@ -86,14 +85,6 @@ def search(made, fastreid_command):
         return fastreid_command("search", *common, *text, *argv)
 
     return run
-
-
-@pytest.fixture
-def opened(monkeypatch) -> list[str]:
-    """The images that were read for their features."""
-    paths = []
-    monkeypatch.setattr(gallery, "read_image", lambda path: paths.append(path) or read_image(path))
-    return paths
 
 
 @torch.no_grad()
@@ -306,7 +297,11 @@ def test_only_bad_images(search, tmp_path):
         (["--picture", "{tmp}/f.jpg"], ["end its name with .png"]),
         (["--json", "{tmp}/f.txt"], ["end its name with .json"]),
         (["--cache", "{tmp}/mine.npz"], ["mine.npz is no cache of gallery features"]),
-        (["MODEL.META_ARCHITECTURE", "SVPR"], ["SVPR reads no sentences; TAGCLIP does"]),
+        (["--camera", "3"], ["--camera: nobody knows it of the images of a folder; build an index"]),
+        (["--query-view", "aerial"], ["--query-view is of --image"]),
+        (["--batch-size", "0"], ["--batch-size is 0"]),
+        (["--device", "tpu"], ["device 'tpu' unknown"]),
+        (["--device", "cuda:7"], ["device cuda:7 is not there"]),
         (["--texts", "x.txt"], ["not allowed with argument --text"]),
     ],
 )

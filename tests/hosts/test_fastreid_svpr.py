@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import assert_one_line
+from conftest import assert_one_line, recipes
 from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
 
@@ -17,8 +17,7 @@ from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.types import Batch
 
-ROOT = Path(__file__).parents[2]
-RECIPES = sorted(path for path in ROOT.glob("projects/SVPR-ReID/*.yml") if path.stem != "ablation")
+RECIPES = recipes("SVPR-ReID")
 TINY_CLIP = {
     "WIDTH": 16,
     "LAYERS": 2,

@@ -1,4 +1,4 @@
-"""Losses of images and texts whose batches are spread over processes; `test_vial` has that of images alone."""
+"""Losses of images and texts whose batches are spread over processes; `hosts/test_equivalence` has them all."""
 
 import pytest
 import torch

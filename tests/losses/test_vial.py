@@ -2,9 +2,6 @@ import math
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.losses import VIAL
@@ -187,33 +184,3 @@ def test_bad_batches_are_named():
 def test_gathering_alone_changes_nothing():
     batch = random_batch(2)
     assert VIAL(gather=True)(*batch) == VIAL()(*batch)
-
-
-def embedding() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Linear(5, 3)
-
-
-def train_one_step(rank: int, folder: str) -> None:
-    """One of two processes: its half of the batch, gathered, and the averaged gradient."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    model = DistributedDataParallel(embedding())
-    images, pids, views = (values[6 * rank : 6 * rank + 6] for values in random_batch(4))
-    loss = VIAL(gather=True)(model(images), pids, views)
-    loss.backward()
-    torch.save((loss.detach(), model.module.weight.grad), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def test_two_processes_gather_to_the_loss_and_gradient_of_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.spawn(train_one_step, (str(tmp_path),), nprocs=2)
-    model = embedding()
-    images, pids, views = random_batch(4)
-    loss = VIAL()(model(images), pids, views)
-    loss.backward()
-    for rank in range(2):
-        gathered, gradient = torch.load(tmp_path / f"{rank}.pt")
-        torch.testing.assert_close(gathered, loss.detach())
-        torch.testing.assert_close(gradient, model.weight.grad)

@@ -14,7 +14,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.losses import AttributeLoss, OnFeatures, OnLogits, OrthogonalLoss, TripletLoss, ViewLoss
 from agreid_plugin.methods.svpr import READINGS, SVPR, GatedRefinement, MomentumRefinement
 from agreid_plugin.nn.bnneck import BNNeck
-from agreid_plugin.types import UNKNOWN, Batch, View
+from agreid_plugin.types import PLATFORMS, UNKNOWN, Batch, View
 
 VARIANTS = list(READINGS)
 TABLE_5 = list(itertools.product([False, True], repeat=3))  # (VDFE, ASMoE, CVPR)
@@ -384,6 +384,33 @@ def test_predicted_views_ignore_those_given(variant):
     torch.testing.assert_close(outputs.features.identity, expected)
     for views in (1 - data.views, None, torch.full((6,), UNKNOWN)):
         torch.testing.assert_close(method(data.with_(views=views)).features.identity, expected)
+
+
+def test_unknown_views_are_those_of_the_predictor():
+    given, guessing = small_svpr().eval(), small_svpr(view="predicted").eval()
+    data = batch()
+    nobody = data.with_(views=torch.full_like(data.views, UNKNOWN), platforms=torch.full_like(data.views, UNKNOWN))
+    with torch.no_grad():
+        told = guessing.told_views(guessing(data.only({"images"})))
+        assert given.told_views(given(data.only({"images", "views"}))) is None
+        assert given.with_views(nobody).views.tolist() == told.tolist()
+        half = nobody.with_(views=torch.tensor([1 - told[0], *[UNKNOWN] * 5]))
+        assert given.with_views(half).views.tolist() == [1 - told[0], *told[1:]]
+        filled = given.with_views(nobody).only({"images", "views"})
+        torch.testing.assert_close(features(given, filled), features(guessing, data))
+    assert not small_svpr(vdfe=False).tells_views
+    assert small_svpr(vdfe=False).with_views(nobody) is nobody
+
+
+def test_a_platform_that_is_told_fits_the_known_view():
+    method, data = small_svpr(words=THREE_WORDS).eval(), batch()
+    ground = data.with_(views=torch.ones_like(data.views), platforms=torch.full_like(data.views, UNKNOWN))
+    with torch.no_grad():
+        method.view_predictor.classifier.bias[2] += 100  # which takes everything for a drone's
+        filled = method.with_views(ground)
+        assert method.with_views(ground.with_(views=None)).views.tolist() == [View.AERIAL] * 6
+    assert filled.views.tolist() == [View.GROUND] * 6
+    assert PLATFORMS.index("uav") not in filled.platforms.tolist()
 
 
 def test_training_goes_by_the_true_views_whatever_the_source():

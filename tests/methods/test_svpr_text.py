@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.errors import InputError
+from agreid_plugin.methods.svpr.fixed_text import FixedText
 from agreid_plugin.methods.svpr.text import TextSide, per_image
 from agreid_plugin.methods.svpr.words import WORDS, ViewWords
 from agreid_plugin.types import UNKNOWN
@@ -273,3 +274,17 @@ def test_sentences_that_would_be_cut_are_refused():
         InputError, match=r"may have \d+ tokens, but the text tower takes 48: .*text_length=\d+ or more"
     ):
         text_side(schema=schema)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_table_says_at_test_time_what_the_text_says(variant):
+    words = tuple(THREE_WORDS.values()) if variant else ("ground", "aerial")
+    side = text_side(words, **variant).eval()
+    table, labels = FixedText(side), torch.tensor([1, 0, 1])
+    with torch.no_grad():
+        torch.testing.assert_close(table.views(labels).prompts, side.views(labels).prompts)
+        torch.testing.assert_close(table.views(labels).key, side.views(labels).key)
+        nothing = torch.full((1, len(side.schema)), UNKNOWN)
+        torch.testing.assert_close(table.attributes(nothing), side.attributes(nothing))
+    assert not list(table.parameters())
+    assert FixedText(text_side((), SCHEMA)).of_views is None

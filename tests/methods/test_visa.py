@@ -563,3 +563,18 @@ def test_two_processes_of_one_view_each_agree(tmp_path, monkeypatch):
             assert torch.equal(parameter, second[name]), name
         moved = first["backbone.encoder.view_tokens"] - start["backbone.encoder.view_tokens"]
         assert moved.flatten(2).any(dim=2).all()  # both views learned
+
+
+def test_unknown_views_are_those_of_the_predictor():
+    given, guessing = small_visa().eval(), small_visa(view="predicted").eval()
+    data = batch()
+    nobody = data.with_(views=torch.full_like(data.views, UNKNOWN))
+    with torch.no_grad():
+        told = guessing.told_views(guessing(data.only({"images"})))
+        assert given.told_views(given(data.only({"images", "views"}))) is None
+        assert given.with_views(nobody).views.tolist() == told.tolist()
+        mixed = torch.where(torch.arange(len(told)) == 0, 1 - told, UNKNOWN)
+        assert given.with_views(data.with_(views=mixed)).views.tolist() == [1 - told[0], *told[1:]]
+    plain = small_visa(modules={"vab": False, "etgm": False})
+    assert not plain.tells_views
+    assert plain.with_views(nobody) is nobody

@@ -132,3 +132,15 @@ def test_gradient_reaches_every_parameter():
     for block in (Block(8, 2), PostNormBlock(8, 2)):
         (block(tokens(2, 5, 8)) * tokens(2, 5, 8)).sum().backward()
         assert all(parameter.grad.abs().sum() > 0 for parameter in block.parameters())
+
+
+def test_the_row_of_cls_is_the_softmax_of_its_scores():
+    torch.manual_seed(0)
+    attention, tokens = Attention(8, 2), torch.randn(3, 5, 8)
+    query, key, _ = attention.qkv(tokens).chunk(3, dim=-1)
+    wanted = torch.zeros(3, 5)
+    for head in (slice(0, 4), slice(4, 8)):
+        for image in range(3):
+            scores = key[image, :, head] @ query[image, 0, head] / 2.0
+            wanted[image] += scores.softmax(dim=0) / 2
+    torch.testing.assert_close(attention.cls_row(tokens), wanted)

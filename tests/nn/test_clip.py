@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.nn import clip as towers
-from agreid_plugin.nn.clip import CLIP, EOT, ImageTower, TextTower, freeze
+from agreid_plugin.nn.clip import CLIP, EOT, ImageTower, TextTower, Tokenizer
 from agreid_plugin.nn.clip_build import build_clip
+from agreid_plugin.nn.clip_freezing import freeze
 
 IMAGE_SHAPE = {"width": 16, "layers": 3, "heads": 2, "patch_size": 8}
 TEXT_SHAPE = {"text_width": 12, "text_layers": 2, "text_heads": 3}
@@ -362,3 +363,17 @@ def test_unknown_parts_are_refused(part, words):
 def test_without_open_clip(monkeypatch):
     monkeypatch.setitem(sys.modules, "open_clip", None)
     assert_refused(build_clip, "open_clip", 'pip install "agreid-plugin[clip]"')
+
+
+def test_a_tokenizer_makes_the_tokens_of_a_tower():
+    clip, tokenize = clip_of(), Tokenizer(20)
+    for sentence in ("A man.", " ".join(["word"] * 30)):
+        assert tokenize(sentence).tolist() == clip.text.tokenize(sentence)[0].tolist()
+
+
+def test_a_tokenizer_tells_what_it_cuts():
+    tokenize = Tokenizer(len(PROMPT_TOKENS))
+    assert tokenize(PROMPT).tolist() == PROMPT_TOKENS
+    assert not tokenize.is_long(PROMPT)
+    assert Tokenizer(len(PROMPT_TOKENS) - 1).is_long(PROMPT)
+    assert tokenize(f"{PROMPT} And more.")[-1] == EOT

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+from evaluation_cases import make_protocol, random_case
+
+from agreid_plugin.data.datasets import Dataset
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import (
+    FeatureDistances,
+    FeatureSet,
+    calibrate,
+    evaluate,
+    evaluate_distances,
+    expand,
+    rerank,
+)
+from agreid_plugin.evaluation.comparison import Comparison, Expansion, Reranking
+
+PROTOCOL = make_protocol("same_camera_same_id")
+TEXT = make_protocol(kind="text", name="T2I")
+CASE = random_case(0)
+AGAIN, MEAN = Reranking(9, 3, 0.1), Expansion(3, 2.0, 2)
+
+
+@pytest.fixture(scope="module")
+def features() -> FeatureSet:
+    rng = np.random.default_rng(1)
+    records = (*CASE.query, *CASE.gallery)
+    array = rng.standard_normal((len(records), 6)).astype(np.float32)
+    return FeatureSet(Dataset("TEST", "", records), records, (array,))
+
+
+def by_hand(features: FeatureSet, comparison: Comparison) -> float:
+    query, gallery = np.split(features.images[0], [len(CASE.query)])
+    if comparison.expansion:
+        query, gallery = expand(query, gallery, k=3, alpha=2.0, times=2)
+    if comparison.rerank:
+        distances = rerank(query, gallery, metric=comparison.metric, k1=9, k2=3, weight=0.1)
+    else:
+        distances = FeatureDistances([(query, gallery)], comparison.metric)
+    return evaluate_distances(distances, *CASE.metas, PROTOCOL)["mAP"]
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("again", [None, AGAIN], ids=["", "rerank"])
+@pytest.mark.parametrize("mean", [None, MEAN], ids=["", "expand"])
+def test_every_comparison_is_that_of_its_parts(features, metric, again, mean):
+    comparison = Comparison(metric, again, mean)
+    (found,) = comparison.compute(features, [PROTOCOL])
+    assert found["mAP"] == by_hand(features, comparison)
+
+
+def test_comparisons_differ(features):
+    options = [(), ("euclidean",), ("cosine", AGAIN), ("cosine", None, MEAN), ("cosine", AGAIN, MEAN)]
+    every = [Comparison(*each).compute(features, [PROTOCOL])[0] for each in options]
+    found = {tuple(metrics.per_query.precision) for metrics in every}
+    assert len(found) == len(options)
+
+
+def test_metrics_keep_the_order_of_protocols(features):
+    other = make_protocol(name="A2G")
+    assert [each.protocol for each in Comparison().compute(features, [other, PROTOCOL])] == ["TEST/A2G", "TEST/ALL"]
+
+
+def test_memory_changes_no_number(features):
+    (plain,), (little,) = (Comparison(memory=memory).compute(features, [PROTOCOL]) for memory in (512, 1e-6))
+    assert plain.values == little.values
+    query, gallery = np.split(features.images[0], [len(CASE.query)])
+    assert plain.values == evaluate(query, gallery, *CASE.metas, PROTOCOL).values
+
+
+def test_thresholds_are_those_of_the_distances(features):
+    query, gallery = np.split(features.images[0], [len(CASE.query)])
+    wanted = calibrate(query, gallery, *CASE.metas, PROTOCOL, metric="euclidean")
+    assert Comparison("euclidean").thresholds(features, PROTOCOL) == wanted
+
+
+def test_sentences_are_not_compared_like_images(features):
+    Comparison().check(TEXT)
+    Comparison(rerank=AGAIN, expansion=MEAN).check(PROTOCOL)
+    with pytest.raises(InputError, match="TEST/T2I asks with sentences, which rerank cannot compare: switch it off"):
+        Comparison(rerank=AGAIN).check(TEXT)
+    with pytest.raises(InputError, match=r"which TEST\.AQE cannot compare"):
+        Comparison(expansion=MEAN, keys=("TEST.RERANK", "TEST.AQE")).compute(features, [TEXT])

@@ -1,0 +1,81 @@
+"""Pictures from plain arrays: what is drawn is what was given."""
+
+import numpy as np
+import pytest
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.pictures.history import draw_curves, expert_history, read_history
+from agreid_plugin.evaluation.pictures.patches import (
+    Choice,
+    Looked,
+    chosen_shares,
+    draw_choices,
+    faded,
+    relative_attention,
+)
+from agreid_plugin.evaluation.pictures.scatter import shown_images
+from agreid_plugin.types import Record, View
+
+COLOR = (9, 9, 200)
+
+
+def looked(*places: list[int]) -> Looked:
+    """An image of one color with a grid of 2 x 1 patches."""
+    pixels = np.full((64, 32, 3), COLOR, dtype=np.uint8)
+    return Looked(Record("a.png", 1, 3, View.AERIAL), pixels, (2, 1), (Choice("identity", np.array(places)),))
+
+
+def test_a_patch_is_the_paler_the_fewer_choose_it():
+    found = looked([0], [0])
+    np.testing.assert_array_equal(chosen_shares(found, found.choices[0]), [[1], [0]])
+    np.testing.assert_array_equal(chosen_shares(looked([0], [1]), looked([0], [1]).choices[0]), [[0.5], [0.5]])
+    picture = faded(found.pixels, np.array([[1.0], [0.5]]))
+    middle = picture.shape[0] // 2
+    assert (picture[:middle] == COLOR).all()
+    assert (picture[middle:] == [round(c + 0.39 * (255 - c)) for c in COLOR]).all()
+
+
+@pytest.mark.parametrize(("places", "whole"), [([[0]], 1.5), ([[0, 1]], 2.0)])
+def test_chosen_patches_keep_their_colors_in_the_picture(places, whole):
+    pixels = np.asarray(draw_choices([looked(*places)], "title"))
+    full = (pixels == COLOR).all(axis=-1)
+    columns = np.flatnonzero(full.any(axis=0))
+    parts = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)  # the image, and the patches chosen of it
+    areas = [full[:, part].sum() for part in parts if len(part) > 20]
+    assert len(areas) == 2
+    assert sum(areas) / areas[0] == pytest.approx(whole, abs=0.08)  # a line around the patches takes some
+
+
+def test_attention_is_told_against_the_mean_patch():
+    found = Looked(Record("a.png", 1), np.zeros((4, 2, 3), np.uint8), (2, 1), attention=np.array([0.1, 0.3]))
+    np.testing.assert_allclose(relative_attention(found), [[0.5], [1.5]])
+
+
+def test_identities_with_colors_are_seen_from_both_views_and_shown_whole():
+    records = [Record(f"{n}", n % 5, n, View(n % 2) if n % 5 < 2 else View.AERIAL) for n in range(40)]
+    places, colored = shown_images(records, 2, 20)
+    assert colored == [0, 1]
+    assert len(places) == 20
+    assert {n for n in range(40) if n % 5 < 2} <= set(places)
+    with pytest.raises(InputError, match="1 to 8"):
+        shown_images(records, 9, 20)
+
+
+def test_histories_of_both_hosts_are_read(tmp_path):
+    assert read_history(tmp_path) == []
+    (tmp_path / "metrics.json").write_text('{"iteration": 3, "experts/router/aerial/0": 0.25, "total_loss": 1}\n')
+    found, unit = expert_history(read_history(tmp_path))
+    assert (found, unit) == ({"router/aerial": ([3], {0: [0.25]})}, "iteration")
+    folder = tmp_path / "other" / "20260101" / "vis_data"
+    folder.mkdir(parents=True)
+    (folder / "scalars.json").write_text('{"experts/router/1": 0.5, "step": 2}\n')
+    found, unit = expert_history(read_history(tmp_path / "other"))
+    assert (found, unit) == ({"router": ([2], {1: [0.5]})}, "epoch")
+    with pytest.raises(InputError, match="no losses"):
+        draw_curves(read_history(tmp_path / "other"), "title")
+
+
+def test_a_damaged_history_is_named(tmp_path):
+    (tmp_path / "metrics.json").write_text('{"iteration": 3}\n{"iterat')
+    with pytest.raises(InputError, match=r"metrics.json: line 2 is no JSON object"):
+        read_history(tmp_path)

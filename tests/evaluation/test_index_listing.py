@@ -1,0 +1,72 @@
+"""Images that are to go into an index, from folders and tables."""
+
+import pytest
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.index import Entry, parse_time
+from agreid_plugin.evaluation.index.listing import list_gallery
+from agreid_plugin.types import View
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "crops").mkdir()
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / "crops" / name).write_text("an image")
+    return tmp_path
+
+
+def table(folder, text: str):
+    (folder / "t.csv").write_text(text)
+    return list_gallery(folder / "t.csv")
+
+
+def test_a_folder_tells_nothing_but_paths(folder):
+    assert list_gallery(folder) == [Entry(str(folder / "crops/a.jpg")), Entry(str(folder / "crops/b.jpg"))]
+
+
+def test_a_table_tells_all_that_an_index_keeps(folder):
+    rows = "path,view,camera,pid,platform,time,weather,caption_1,zone\n"
+    rows += f"crops/a.jpg,UAV,3,7,,2026-05-31T14:30,rain,a man in red,\n{folder}/crops/b.jpg,ground,,,cctv,,,,north\n"
+    first, second = table(folder, rows)
+    when = parse_time("2026-05-31T14:30")
+    assert first == Entry(str(folder / "crops/a.jpg"), View.AERIAL, 3, 7, "uav", when, {"weather": "rain"})
+    assert second == Entry(str(folder / "crops/b.jpg"), View.GROUND, platform="cctv", tags={"zone": "north"})
+
+
+def test_a_column_of_words_called_time_is_a_tag(folder):
+    (entry,) = table(folder, "path,time\ncrops/a.jpg,night\n")
+    assert (entry.time, entry.tags) == (None, {"time": "night"})
+
+
+def test_the_last_row_of_a_path_counts(folder):
+    (entry,) = table(folder, "path,camera\ncrops/a.jpg,1\ncrops/a.jpg,2\n")
+    assert entry.camera == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name\na.jpg\n", "no column path"),
+        ("path\n", "no rows below the header"),
+        ("path\ncrops/z.jpg\n", "1 of its 1 images do not exist, first .*z.jpg"),
+        ("path\n../a.jpg\n", "line 2: .* leads out of the dataset's folder; write such a path in full"),
+        ("path,view\ncrops/a.jpg,areal\n", r"line 2: view 'areal' unknown \(did you mean aerial\?\)"),
+        ("path,camera\ncrops/a.jpg,door\n", "line 2: camera 'door' is no number"),
+        ("path,camera\ncrops/a.jpg,-7\n", "line 2: .*camera -7 should be a number from 0"),
+        ("path,time\ncrops/a.jpg,2026-01-01\ncrops/b.jpg,noon\n", "line 3: time 'noon' cannot be read"),
+        ("path,red coat\ncrops/a.jpg,yes\n", "line 2: .*tag 'red coat' should be named with letters"),
+    ],
+)
+def test_a_bad_table_is_one_line(folder, text, words):
+    with pytest.raises(InputError, match=words) as caught:
+        table(folder, text)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_is_no_gallery(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(InputError, match="is neither a folder nor a CSV table"):
+        list_gallery(tmp_path / "notes.txt")
+    with pytest.raises(InputError, match="has no images in it"):
+        list_gallery(tmp_path)

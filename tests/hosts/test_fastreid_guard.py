@@ -1,0 +1,188 @@
+"""The learning guard in fast-reid's trainer: losses that are not finite, features that collapse, idle experts."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import assert_one_line
+from fastreid.utils import comm
+from poison import Poison
+from processes import in_processes
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid import transforms
+from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.distributed import set_local_group
+from agreid_plugin.hosts.fastreid.loss_registry import LOSSES, LossEntry
+from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.hosts.steps import read_step
+from agreid_plugin.losses import OnFeatures
+from agreid_plugin.types import View
+
+CONFIG = {
+    "MODEL": {
+        "META_ARCHITECTURE": "ViSA",
+        "DEVICE": "cpu",
+        "BACKBONE": {"NAME": "build_visa_backbone", "DEPTH": "tiny", "STRIDE_SIZE": [8, 8], "FEAT_DIM": 16},
+        "VIT": {"PATCH_SIZE": 8, "WIDTH": 16, "LAYERS": 2, "HEADS": 2},
+        "HEADS": {"NAME": "BNNeckHead"},
+        "LOSSES": {"NAME": ["CrossEntropyLoss", "TripletLoss", "Poison"]},
+        "VISA": {"EXPERTS": 3, "TOKENS": 2, "NEIGHBORS": 3},
+    },
+    "INPUT": {"SIZE_TRAIN": [32, 16], "SIZE_TEST": [32, 16], "FLIP": {"ENABLED": True}},
+    "DATASETS": {"NAMES": ["CARGO"], "TESTS": ["CARGO_A2G"]},
+    "DATALOADER": {"SAMPLER_TRAIN": "ViewBalancedIdentitySampler", "NUM_INSTANCE": 4, "NUM_WORKERS": 0},
+    "SOLVER": {"IMS_PER_BATCH": 8, "MAX_EPOCH": 1, "WARMUP_ITERS": 0, "STEPS": [30], "BASE_LR": 1e-3, "LOG_PERIOD": 1},
+    "TEST": {"EVAL_PERIOD": 0, "IMS_PER_BATCH": 16},
+}
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """Register the loss `Poison`, which ViSA calls twice a step; call it to say when and where it strikes."""
+
+    def strikes(step: int, **options) -> None:
+        monkeypatch.setitem(
+            LOSSES, "Poison", LossEntry("poison", "CE", lambda _: OnFeatures(Poison(2 * step - 1, **options)))
+        )
+
+    return strikes
+
+
+@pytest.fixture
+def config(tmp_path, agsynth) -> Path:
+    path = tmp_path / "visa.yml"
+    path.write_text(yaml.safe_dump({**CONFIG, "DATASETS": {**CONFIG["DATASETS"], "ROOT": str(agsynth)}}))
+    return path
+
+
+def test_a_loss_that_is_nan_stops_the_run_and_the_step_is_kept(fastreid_command, config, tmp_path, poison):
+    poison(3)
+    run = tmp_path / "run"
+    outcome = fastreid_command("train", "--config", config, "--output", run)
+    file = run / "nan_step_3.pth"
+    assert_one_line(
+        outcome,
+        "iteration 3: loss_poison_id is nan (loss_cls_id ",
+        "8 images, all finite; weights finite; ",
+        "gradients not finite, first ",
+        f"fastreid replay {file}",
+    )
+    step = read_step(file)
+    assert step.batch.images.shape == (8, 3, 32, 16)
+    assert len(set(step.batch.paths)) == 8
+    assert int(step.model["objectives.poison.loss.calls"]) == 4  # as before the step
+    assert all(value.isfinite().all() for value in step.model.values())
+
+    again = fastreid_command("replay", file)
+    assert again.code == 0, again.err
+    lines = again.out.splitlines()
+    assert lines[1].removeprefix("then: ") == lines[2].removeprefix("now:  ")  # to the last digit shown
+    assert lines[3].startswith("first output that is not finite: objectives.poison.loss (Poison); its inputs are fin")
+
+
+def test_an_infinite_loss_is_no_better_and_the_guard_may_be_off(fastreid_command, config, tmp_path, poison):
+    poison(2, value=float("inf"))
+    command = ["train", "--config", config, "--output", tmp_path / "run", "SOLVER.LEARNING_GUARD", False]
+    outcome = fastreid_command(*command)
+    assert_one_line(outcome, "iteration 2: loss_poison_id is inf (loss_cls_id ")
+    assert not list((tmp_path / "run").glob("nan_step*"))
+
+
+def test_images_that_are_not_finite_are_named(fastreid_command, config, tmp_path, poison, monkeypatch):
+    poison(0)
+    spoilt = []
+
+    class Spoil:
+        def __call__(self, image: torch.Tensor) -> torch.Tensor:
+            spoilt.append(len(spoilt))
+            return image * float("nan") if len(spoilt) == 6 else image  # one is taken to try the pipeline
+
+    monkeypatch.setitem(transforms.TRANSFORMS, "Spoil", lambda _: [Spoil()])
+    run, pipeline = tmp_path / "run", ["INPUT.PIPELINE", "['host', 'Spoil']"]
+    outcome = fastreid_command("train", "--config", config, "--output", run, *pipeline)
+    path = read_step(run / "nan_step_1.pth").batch.paths[4]
+    assert_one_line(outcome, "iteration 1: loss_", f"8 images, 1 of them not finite, first {path}; weights finite")
+    told = fastreid_command("replay", run / "nan_step_1.pth").out.splitlines()[-1]
+    assert f", for 1 of 8 images: {path}; its inputs are not finite, its weights are finite" in told
+    assert "patch" in told
+
+
+def train_in_a_process(cfg) -> str:
+    set_local_group(comm.get_world_size())
+    logging.getLogger("fastreid").handlers.clear()
+    Trainer(cfg).train()
+    return "trained"
+
+
+def test_all_processes_stop_with_one_message_where_one_has_a_bad_loss(config, tmp_path, poison):
+    poison(2, process=1)
+    run = tmp_path / "run"
+    run.mkdir()
+    cfg = load_config(config, ["OUTPUT_DIR", str(run)])
+    told = in_processes(2, lambda: train_in_a_process(cfg))
+    assert told[0] == told[1]
+    assert told[0].startswith("NonFiniteLossError: iteration 2: loss_poison_id is nan (")
+    assert " in process 1; 4 images, all finite; weights finite; " in told[0]
+    step = read_step(run / "nan_step_2.pth")
+    assert (step.process, len(step.batch)) == (1, 4)
+
+
+def test_a_file_that_is_no_step_is_refused(fastreid_command, tmp_path):
+    assert_one_line(fastreid_command("replay", tmp_path / "no.pth"), "no.pth does not exist")
+    torch.save({"model": {"weight": torch.ones(1)}}, tmp_path / "weights.pth")
+    assert_one_line(fastreid_command("replay", tmp_path / "weights.pth"), "weights.pth is no step that a run kept")
+    (tmp_path / "text.pth").write_text("no step")
+    assert_one_line(fastreid_command("replay", tmp_path / "text.pth"), "text.pth")
+
+
+def test_a_step_of_another_model_is_refused(fastreid_command, config, tmp_path, poison):
+    poison(1)
+    fastreid_command("train", "--config", config, "--output", tmp_path / "run")
+    config.write_text(config.read_text().replace("EXPERTS: 3", "EXPERTS: 4"))
+    outcome = fastreid_command("replay", tmp_path / "run" / "nan_step_1.pth", "--config", config)
+    assert_one_line(outcome, "the model of the configuration is not that of the step")
+
+
+def collapsed(cfg) -> Trainer:
+    """A trainer whose model gives every image the same feature, though it goes on learning."""
+    trainer = Trainer(cfg)
+    method = trainer.model
+    embed = method.embed
+    method.embed = lambda outputs: torch.ones_like(embed(outputs)) + 1e-6 * embed(outputs)
+    return trainer
+
+
+def test_features_that_are_alike_twice_stop_the_run(config, tmp_path, poison):
+    poison(0)
+    options = ["OUTPUT_DIR", str(tmp_path), "SOLVER.MAX_EPOCH", "4"]
+    trainer = collapsed(load_config(config, options))
+    with pytest.raises(InputError, match=r"features of 8 different images are all alike .* has collapsed"):
+        trainer.train()
+    assert trainer.epoch == 1  # the second epoch
+    trainer = collapsed(load_config(config, [*options, "SOLVER.WARMUP_ITERS", "7"]))
+    with pytest.raises(InputError, match="has collapsed"):
+        trainer.train()
+    assert trainer.epoch == 2  # the first one is warm-up
+
+
+def test_alike_features_of_a_test_are_warned_of(config, tmp_path, poison, caplog):
+    poison(0)
+    collapsed(load_config(config, ["OUTPUT_DIR", str(tmp_path)])).train()
+    assert "CARGO: the features of 20 different images are all alike" in caplog.text
+
+
+def test_an_expert_that_is_never_chosen_is_warned_of(config, tmp_path, poison, caplog):
+    poison(0)
+    trainer = Trainer(load_config(config, ["OUTPUT_DIR", str(tmp_path)]))
+    with torch.no_grad():
+        trainer.model.backbone.queries.view_router.bias[View.AERIAL, 2] = -1e3
+    trainer.train()
+    warned = [record.getMessage() for record in caplog.records if "never chosen" in record.getMessage()]
+    router = "backbone.queries.view_router"
+    assert f"epoch 1: {router}/aerial: of 3 experts, 2 were never chosen in 24 choices" in warned
+    shares = json.loads((tmp_path / "metrics.json").read_text().splitlines()[-1])
+    assert shares[f"experts/{router}/aerial/2"] == 0.0

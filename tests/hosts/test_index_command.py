@@ -1,0 +1,257 @@
+"""`fastreid index` and `fastreid search --index`, with faiss and with Milvus Lite: the real commands on a tiny ViSA."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import assert_one_line, interrupted_after
+from PIL import Image
+from small_gallery import gallery_records, make_table, make_visa
+
+from agreid_plugin.data.images import read_image
+from agreid_plugin.evaluation.index import open_index
+from agreid_plugin.hosts import extraction
+
+COUNT = 24
+ENGINES = ["people", "people.db"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, agsynth) -> Path:
+    """A model, a table of 24 images, their features, and an index of each engine that tests only read."""
+    from agreid_plugin.cli import main
+
+    folder = tmp_path_factory.mktemp("index")
+    make_visa(folder, agsynth)
+    make_table(folder / "crops.csv", gallery_records(agsynth)[:COUNT])
+    model = ["--config", str(folder / "visa.yml"), "--weights", str(folder / "visa.pth")]
+    assert main(["extract", *model, "--images", str(folder / "crops.csv"), "--out", str(folder / "f.npz")]) == 0
+    for engine in ENGINES:
+        assert main(["index", "build", "--index", str(folder / engine), "--features", str(folder / "f.npz")]) == 0
+    return folder
+
+
+@pytest.fixture
+def records(agsynth) -> list:
+    return gallery_records(agsynth)[:COUNT]
+
+
+@pytest.fixture
+def model(made) -> tuple:
+    return ("--config", made / "visa.yml", "--weights", made / "visa.pth")
+
+
+@pytest.fixture
+def index(fastreid_command):
+    return lambda what, *argv: fastreid_command("index", what, *argv)
+
+
+@pytest.fixture
+def search(fastreid_command, model, tmp_path):
+    """Search in an index; returns what the JSON file says, or how the command ended if it did not."""
+
+    def run(where: Path, *argv: object):
+        file = tmp_path / f"found-{len(list(tmp_path.iterdir()))}.json"
+        outcome = fastreid_command("search", *model, "--index", where, "--json", file, *argv)
+        return json.loads(file.read_text())["answers"] if outcome.code == 0 else outcome
+
+    return run
+
+
+def paths(answer: dict) -> list[str]:
+    return [hit["path"] for hit in answer["hits"]]
+
+
+def similar(record, folder: Path) -> Path:
+    """Write the image once more, larger and as a JPEG: another file of the same person."""
+    path = folder / "query.jpg"
+    image = read_image(record.path)
+    image.resize((image.width * 3, image.height * 3), Image.Resampling.BICUBIC).save(path, quality=90)
+    return path
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_image_finds_itself_and_is_told_about(made, search, records, tmp_path, engine):
+    wanted = records[5]
+    query = similar(wanted, tmp_path)
+    (answer,) = search(made / engine, "--image", query, "--query-view", wanted.view.name.lower(), "--top", 3)
+    assert answer["query"] == str(query)
+    first = answer["hits"][0]
+    assert first == {
+        "rank": 1,
+        "path": wanted.path,
+        "score": pytest.approx(1, abs=0.05),
+        "view": wanted.view.name.lower(),
+        "camera": wanted.camera,
+        "pid": wanted.pid,
+        "time": "2026-05-06T10:00:00",
+    }
+    assert len(answer["hits"]) == 3
+
+
+def test_both_engines_answer_the_same(made, search, records):
+    query = ("--image", Path(records[0].path).parent, "--query-view", "aerial", "--top", 10)
+    for conditions in (
+        (),
+        ("--view", "ground"),
+        ("--camera", records[0].camera, "--camera", records[-1].camera),
+        ("--pid", records[3].pid),
+        ("--after", "2026-05-10", "--before", "2026-05-20T10:00"),
+        ("--where", "weather=rain", "--view", "aerial"),
+    ):
+        first, second = (search(made / engine, *query, *conditions) for engine in ENGINES)
+        assert [paths(answer) for answer in first] == [paths(answer) for answer in second]
+        scores = [[hit["score"] for answer in found for hit in answer["hits"]] for found in (first, second)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+        assert len(first) > 1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_conditions_keep_the_images_that_meet_them(made, search, records, engine):
+    def found(*conditions):
+        (answer,) = search(made / engine, "--image", records[0].path, "--top", COUNT, *conditions)
+        return set(paths(answer))
+
+    assert found() == {record.path for record in records}
+    assert found("--view", "aerial") == {record.path for record in records if record.view == 0}
+    assert found("--camera", records[3].camera) == {r.path for r in records if r.camera == records[3].camera}
+    assert found("--after", "2026-05-10T10:00") == {record.path for record in records[9:]}
+    assert found("--before", "2026-05-10T10:00") == {record.path for record in records[:9]}
+    assert found("--where", "weather=rain") == {record.path for record in records[1::2]}
+    none = search(made / engine, "--image", records[0].path, "--where", "weather=snow")
+    assert_one_line(none, "no image of the gallery meets the conditions")
+
+
+def test_a_table_a_page_and_a_sheet(made, fastreid_command, model, records, tmp_path):
+    query = similar(records[2], tmp_path)
+    files = ("--html", tmp_path / "f.html", "--picture", tmp_path / "f.png")
+    outcome = fastreid_command("search", *model, "--index", made / "people", "--image", query, "--top", 2, *files)
+    assert outcome.code == 0, outcome.err
+    lines = outcome.out.splitlines()
+    assert lines[0] == str(query)
+    assert lines[1].split() == ["rank", "score", "view", "camera", "pid", "time", "path"]
+    assert (tmp_path / "f.html").read_text().count("<img ") == 3  # the query, too
+    with Image.open(tmp_path / "f.png") as sheet:
+        assert sheet.format == "PNG"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_add_remove_and_info(made, index, search, model, records, agsynth, tmp_path, engine):
+    uri = tmp_path / engine
+    outcome = index("build", "--uri", uri, "--images", made / "crops.csv", *model, "--kind", "flat")
+    assert outcome.code == 0, outcome.err
+    told = dict(line.split(maxsplit=1) for line in outcome.out.splitlines() if not line.startswith("made by"))
+    assert told["kind"] == "flat, exact"
+    assert told["recall@10"] == "1.000 of exact search"
+    assert (told["images"], told["width"]) == ("24", "32")
+    assert told["size"].endswith(" MB")
+    (built,) = search(uri, "--image", records[0].path, "--top", COUNT)
+    (other,) = search(made / engine, "--image", records[0].path, "--top", COUNT)
+    assert paths(built) == paths(other)  # of images, and of their features
+
+    more = [record.path for record in gallery_records(agsynth)[COUNT : COUNT + 3]]
+    (tmp_path / "more").mkdir()
+    for path in more:
+        shutil.copy(path, tmp_path / "more")
+    outcome = index("add", "--uri", uri, "--images", tmp_path / "more", *model)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("3 images added\n")
+    assert outcome.err.startswith("fastreid: the views of 3 images are what the model takes them for")
+    new = tmp_path / "more" / Path(more[0]).name
+    assert paths(search(uri, "--image", more[0], "--top", 1)[0]) == [str(new)]
+
+    assert index("remove", "--uri", uri, "--path", new).out.startswith("1 images removed\n")
+    assert str(new) not in paths(search(uri, "--image", more[0], "--top", 99)[0])
+    camera = records[0].camera
+    count = sum(record.camera == camera for record in records)
+    assert index("remove", "--uri", uri, "--camera", camera).out.startswith(f"{count} images removed\n")
+    assert_one_line(index("remove", "--uri", uri), "removing needs a path or a filter")
+    assert f"images     {COUNT + 2 - count}" in index("info", "--uri", uri, "--check").out
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_interrupted_build_goes_on(made, index, search, model, records, tmp_path, monkeypatch, opened, engine):
+    monkeypatch.setattr(extraction, "CHUNK", 8)
+    build = ("build", "--index", tmp_path / engine, "--images", made / "crops.csv", *model, "--batch-size", 4)
+    with interrupted_after(18):
+        assert index(*build).code == 130
+    assert_one_line(search(tmp_path / engine, "--image", records[-1].path), "is not finished: build it again")
+    opened.clear()
+    assert index(*build).code == 0
+    assert len(opened) == COUNT - 16  # two chunks were in
+    (whole,) = search(made / engine, "--image", records[0].path, "--top", COUNT)
+    assert paths(search(tmp_path / engine, "--image", records[0].path, "--top", COUNT)[0]) == paths(whole)
+    assert_one_line(index(*build), "is finished: add to it, or remove it first")
+
+
+def test_a_damaged_index_is_refused(made, search, index, records, tmp_path):
+    shutil.copytree(made / "people", tmp_path / "people")
+    vectors = tmp_path / "people" / "vectors-0.f32"
+    data = bytearray(vectors.read_bytes())
+    data[40] ^= 1
+    vectors.write_bytes(data)
+    damaged = "vectors-0.f32 has a wrong checksum: the index is damaged; build it again"
+    assert_one_line(search(tmp_path / "people", "--image", records[0].path), damaged)
+    assert_one_line(index("info", "--index", tmp_path / "people"), damaged)
+
+
+def test_another_models_vectors_are_refused(made, fastreid_command, index, records, tmp_path):
+    stored = torch.load(made / "visa.pth")
+    for value in stored["model"].values():
+        value += 0.01 if value.is_floating_point() else 0
+    torch.save(stored, tmp_path / "other.pth")
+    other = ("--config", made / "visa.yml", "--weights", tmp_path / "other.pth")
+    words = "has vectors of other weights or another configuration"
+    image = ("--image", records[0].path)
+    assert_one_line(fastreid_command("search", *other, "--index", made / "people", *image), words)
+    added = index("add", "--index", made / "people", "--images", made / "crops.csv", *other)
+    assert_one_line(added, words)
+
+
+def test_features_of_an_evaluation(made, fastreid_command, index, model, records, tmp_path):
+    save = ("--output", tmp_path / "eval", "--save-features", tmp_path / "eval.npz")
+    assert fastreid_command("eval", *model, *save).code == 0
+    assert index("build", "--index", tmp_path / "i", "--features", tmp_path / "eval.npz").code == 0
+    found = fastreid_command("search", *model, "--index", tmp_path / "i", "--image", records[0].path, "--top", 1)
+    assert found.code == 0, found.err
+    assert found.err.startswith(f"fastreid: nobody knows what made the vectors of {tmp_path / 'i'}")
+    assert found.out.splitlines()[-2].endswith(records[0].path)
+
+
+def test_approximate_kinds_tell_their_recall(made, index, tmp_path):
+    outcome = index("build", "--index", tmp_path / "i", "--features", made / "f.npz", "--kind", "hnsw")
+    assert outcome.code == 0, outcome.err
+    assert "kind       hnsw, looks at 32 lists or candidates" in outcome.out
+    assert "recall@10  1.000 of exact search" in outcome.out
+    with open_index(tmp_path / "i") as opened:
+        assert opened.info().images == COUNT
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["build", "--index", "{tmp}/i"], ["--images", "--features", "required"]),
+        (["build", "--index", "{tmp}/i", "--images", "{made}/crops.csv"], ["--images needs --config"]),
+        (["build", "--index", "{tmp}/i", "--features", "{made}/f.npz", "--kind", "tree"], ["kind 'tree' unknown"]),
+        (["build", "--index", "{tmp}/i", "--features", "{made}/f.npz", "--config", "a.yml"], ["are there already"]),
+        (["build", "--index", "{made}/people", "--features", "{made}/f.npz"], ["is finished"]),
+        (["build", "--index", "{tmp}/i", "--features", "{made}/visa.yml"], ["end with .npz or .parquet"]),
+        (["build", "--index", "{tmp}/i", "--features", "{tmp}/other.npz"], ["other.npz: not features"]),
+        (["build", "--uri", "http://127.0.0.1:9", "--features", "{made}/f.npz"], ["http://127.0.0.1:9: "]),
+        (["add", "--index", "{tmp}/nothing", "--features", "{made}/f.npz"], ["nothing has no gallery index"]),
+        (["info", "--index", "{tmp}"], ["has no gallery index"]),
+        (["remove", "--index", "{made}/people", "--after", "noon"], ["time 'noon' cannot be read"]),
+        (["remove", "--index", "{made}/people", "--where", "rain"], ["'rain' should be TAG=VALUE"]),
+        (["rebuild"], ["rebuild", "did you mean build?"]),
+    ],
+)
+def test_bad_input_is_one_line(made, index, tmp_path, argv, words):
+    (tmp_path / "other.npz").write_text("other")
+    assert_one_line(index(*[part.format(tmp=tmp_path, made=made) for part in argv]), *words)
+    assert not (tmp_path / "i").exists()
+
+
+def test_sentences_need_a_model_that_reads_them(made, search):
+    assert_one_line(search(made / "people", "--text", "a man"), "ViSA reads no sentences; TAGCLIP does")

@@ -1,0 +1,315 @@
+"""Processes of a run: who started them, what ends them, and that nothing hangs or is left behind."""
+
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from launch_cases import arguments, as_a_task, work
+
+from agreid_plugin.errors import InputError, RunError
+from agreid_plugin.hosts import launching
+from agreid_plugin.hosts.launchers import NEEDED, address_of, first_node, launcher_of, place_of, tasks_on
+
+OF_TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "node7",
+    "MASTER_PORT": "29400",
+}
+OF_SRUN = {
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_PROCID": "4",
+    "SLURM_NTASKS": "5",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "2",
+    "SLURM_NODELIST": "gpu[07-08],cpu1",
+    "SLURM_TASKS_PER_NODE": "2(x2),1",
+}
+OF_MPI = {f"OMPI_COMM_WORLD_{name}": "2" for name in ("SIZE", "LOCAL_SIZE")} | {
+    f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "LOCAL_RANK")
+}
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Take away what any launcher would set, and set what one does."""
+    for name in {*OF_TORCHRUN, *OF_SRUN, *OF_MPI, *(name for names, _ in NEEDED.values() for name in names)}:
+        monkeypatch.delenv(name, raising=False)
+
+    def told(values: dict[str, str]) -> None:
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+
+    return told
+
+
+# Who started it
+
+
+def test_nobody(environment):
+    environment({})
+    assert launcher_of(arguments(None)) == "none"
+    assert place_of("none").world_size == 1
+    with pytest.raises(InputError, match=r"--launcher slurm: SLURM_PROCID is not set; start the command as srun"):
+        launcher_of(arguments(None, launcher="slurm"))
+
+
+def test_torchrun(environment):
+    environment(OF_TORCHRUN)
+    assert launcher_of(arguments(None)) == "pytorch"
+    place = place_of("pytorch")
+    assert (place.rank, place.world_size, place.local_rank, place.local_size, place.machine) == (3, 4, 1, 2, 1)
+    assert (place.address, place.port, place.opens, place.attempt) == ("node7", 29400, False, 2)
+    with pytest.raises(InputError, match="leave out --num-gpus"):
+        launcher_of(arguments(2))
+    assert launcher_of(arguments(2, launcher="none")) == "none"
+    with pytest.raises(InputError, match="torchrun has its own, give it --master-addr"):
+        place_of("pytorch", "tcp://10.0.0.1:29500")
+
+
+def test_torchrun_without_a_store_has_process_0_open_one(environment):
+    environment({**OF_TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False", "RANK": "0"})
+    assert place_of("pytorch").opens
+    environment({"RANK": "first"})
+    with pytest.raises(InputError, match=r"--launcher pytorch: a variable of its environment is no number: .*first"):
+        place_of("pytorch")
+
+
+def test_srun(environment):
+    environment(OF_SRUN)
+    assert launcher_of(arguments(None)) == "slurm"
+    place = place_of("slurm")
+    assert (place.rank, place.world_size, place.local_rank, place.local_size, place.machine) == (4, 5, 0, 1, 2)
+    assert (place.address, place.port, place.opens) == ("gpu07", 24711, False)
+    assert place_of("slurm", "tcp://10.0.0.1:29500").address == "10.0.0.1"
+    environment({"MASTER_ADDR": "login", "MASTER_PORT": "1234"})
+    assert (place_of("slurm").address, place_of("slurm").port) == ("login", 1234)
+    assert launcher_of(arguments(4, num_machines=2)) == "none"  # it is asked for processes of its own
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_NODELIST": "a"},  # a batch script
+        {**OF_SRUN, "SLURM_NTASKS": "1"},
+        {**OF_SRUN, "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"},  # an interactive shell of a large job
+    ],
+)
+def test_one_task_of_slurm_is_no_distributed_run(environment, alone):
+    environment(alone)
+    assert launcher_of(arguments(None)) == "none"
+
+
+def test_mpi(environment):
+    environment(OF_MPI)
+    assert launcher_of(arguments(None)) == "none"
+    assert launcher_of(arguments(None, launcher="mpi")) == "mpi"
+    place = place_of("mpi")
+    assert (place.rank, place.world_size, place.address, place.opens) == (1, 2, "127.0.0.1", False)
+    environment({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
+    with pytest.raises(InputError, match="on several machines: say where they meet, --dist-url"):
+        place_of("mpi")
+
+
+def test_nodes_and_tasks_by_hand():
+    assert [
+        first_node(text) for text in ("node[03-05,9],gpu1", "gpu1,node[1-2]", "n1", "r[1-2]n[03-04]", "a[7,9]")
+    ] == [*("node03", "gpu1", "n1", "r1n03", "a7")]
+    assert [tasks_on("2(x3),1", node) for node in range(4)] == [2, 2, 2, 1]
+    assert tasks_on("8", 0) == 8
+
+
+def test_where_machines_meet():
+    assert address_of("tcp://10.0.0.1:29500") == ("10.0.0.1", 29500)
+    for url in ("10.0.0.1", "tcp://10.0.0.1", "tcp://10.0.0.1:port", "http://10.0.0.1:80", "tcp://[::1"):
+        with pytest.raises(InputError, match=r"should be like tcp://10.0.0.1:29500"):
+            address_of(url)
+
+
+# What ends it
+
+
+def sums(folder: Path) -> list[str]:
+    return [path.read_text() for path in sorted(folder.glob("*.sum"))]
+
+
+def assert_nobody_left(folder: Path, number: int) -> None:
+    pids = [int(path.read_text()) for path in folder.glob("*.pid")]
+    assert len(pids) == number
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and any(map(is_running, pids)):
+        time.sleep(0.1)
+    assert not any(map(is_running, pids))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_all_goes_well(tmp_path):
+    launching.launch(work, ("nothing", str(tmp_path)), arguments())
+    assert sums(tmp_path) == ["3.0", "3.0"]
+    assert_nobody_left(tmp_path, 2)
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "message"),
+    [
+        ("refuse", InputError, "^image a.jpg is no good$"),
+        ("fail", RunError, "^process 1 failed: ZeroDivisionError: a real mistake$"),
+        ("die", RunError, "^process 1 was killed by SIGKILL at step 7$"),
+        ("exit", RunError, "^process 1 ended with exit code 7 at step 7$"),
+    ],
+)
+def test_one_ends_the_other_which_waits_in_a_collective(tmp_path, how, kind, message):
+    with pytest.raises(kind, match=message) as caught:
+        launching.launch(work, (how, str(tmp_path)), arguments())
+    assert ("launch_cases.py" in getattr(caught.value, "trace", "")) == (how == "fail")
+    assert_nobody_left(tmp_path, 2)
+    assert not sums(tmp_path)
+
+
+def test_whoever_waits_too_long_names_step_place_and_who_is_missing(tmp_path):
+    expected = (
+        r"^process 0 of 2 at step 8: all_reduce \(launch_cases.py:\d+\) took longer than 2 s \(--dist-timeout\); "
+        "process 1 at step 7 did not come$"
+    )
+    with pytest.raises(RunError, match=expected):
+        launching.launch(work, ("sleep", str(tmp_path)), arguments(timeout=2.0))
+    assert_nobody_left(tmp_path, 2)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+def test_a_command_that_is_killed_leaves_nobody_behind(tmp_path, number, code):
+    script = (
+        "from launch_cases import *\n"
+        f"if __name__ == '__main__':\n    launching.launch(work, ('sleep', {str(tmp_path)!r}), arguments())\n"
+    )
+    (tmp_path / "command.py").write_text(script)
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(launching.__file__).parents[2])])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    command = subprocess.Popen([sys.executable, tmp_path / "command.py"], env=environment)
+    wait_until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
+    command.send_signal(number)
+    assert command.wait(30) == code
+    assert_nobody_left(tmp_path, 2)
+
+
+def wait_until(true) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# Several machines, and processes that others have started
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def on_machines(call, number: int = 2) -> list[BaseException | None]:
+    """Run `call(machine)` for all machines at the same time, and return how each ended."""
+    ends: list[BaseException | None] = [None] * number
+
+    def one(machine: int) -> None:
+        try:
+            call(machine)
+        except Exception as error:
+            ends[machine] = error
+
+    threads = [threading.Thread(target=one, args=(machine,)) for machine in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return ends
+
+
+def two_machines(
+    folder: Path, how: str, processes: int = 1, timeout: float = 20.0, **given
+) -> list[BaseException | None]:
+    url = f"tcp://127.0.0.1:{free_port()}"
+
+    def call(machine: int) -> None:
+        args = {"num_machines": 2, "machine_rank": machine, "dist_url": url, **given}
+        launching.launch(work, (how, str(folder)), arguments(processes, timeout, **args))
+
+    return on_machines(call)
+
+
+def test_two_machines_of_two_processes(tmp_path):
+    assert two_machines(tmp_path, "nothing", 2) == [None, None]
+    assert sums(tmp_path) == ["10.0"] * 4
+
+
+def test_a_failure_on_one_machine_ends_the_other_which_says_so(tmp_path):
+    first, second = two_machines(tmp_path, "refuse")
+    assert isinstance(second, InputError)
+    assert "process 1 failed at step 7: image a.jpg is no good" in str(first)
+    assert_nobody_left(tmp_path, 2)
+
+
+def test_machines_that_were_told_different_things(tmp_path):
+    ends = two_machines(tmp_path, "nothing", timeout=1.0, machine_rank=0)
+    assert sum("cannot be opened on this machine" in str(end) for end in ends) == 1
+    url = f"tcp://127.0.0.1:{free_port()}"
+
+    def call(machine: int) -> None:
+        told = {"num_machines": 2 + machine, "machine_rank": machine, "dist_url": url}
+        launching.launch(work, ("nothing", str(tmp_path)), arguments(1, 2.0, **told))
+
+    ends = on_machines(call)
+    assert None not in ends
+    (told,) = [str(end) for end in ends if "another machine has" in str(end)]  # whichever came second
+    sides = re.findall(r"--num-machines (\d) with 1 processes each", told)
+    assert sorted(sides) == ["2", "3"]
+
+
+@pytest.mark.parametrize(("listens", "why"), [(True, "something else listens there"), (False, "Connection refused")])
+def test_a_meeting_point_that_is_not_there(tmp_path, listens, why):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        if listens:
+            other.listen()
+        url = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        args = arguments(1, 1.0, num_machines=2, machine_rank=1, dist_url=url)
+        with pytest.raises(InputError, match=rf"did not answer within 1 s \({why}\): start the first machine"):
+            launching.launch(work, ("nothing", str(tmp_path)), args)
+
+
+@pytest.mark.parametrize(("how", "told"), [("nothing", ""), ("refuse", "InputError: image a.jpg is no good")])
+def test_tasks_of_srun_exchange_and_one_of_them_tells(tmp_path, how, told):
+    port, context = free_port(), multiprocessing.get_context("forkserver")
+    tasks = []
+    for rank in range(2):
+        environment = {**OF_SRUN, "SLURM_NTASKS": "2", "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+        environment |= {"SLURM_NODEID": "0", "SLURM_NODELIST": "localhost", "MASTER_PORT": str(port)}
+        tasks.append(context.Process(target=as_a_task, args=(rank, environment, how, str(tmp_path))))
+        tasks[-1].start()
+    for task in tasks:
+        task.join(60)
+    ends = [(tmp_path / f"{rank}.outcome").read_text() for rank in range(2)]
+    assert ends == (["SystemExit: 1", told] if told else ["done", "done"])
+    assert sums(tmp_path) == ([] if told else ["3.0", "3.0"])

@@ -1,0 +1,95 @@
+"""Both hosts in several processes: two machines train what one does; what cannot run is refused before it starts."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import launch_cases
+import pytest
+import torch
+from conftest import assert_one_line
+from test_launching import free_port, on_machines
+from test_mmengine_run import CONFIG
+
+from agreid_plugin.cli.main import main
+from agreid_plugin.hosts.fastreid import run
+
+
+@pytest.fixture
+def mmengine_config(tmp_path, agsynth) -> Path:
+    """A configuration that trains VDT in a second."""
+    path = tmp_path / "tiny.py"
+    path.write_text(CONFIG.format(root=str(agsynth), name=tmp_path.name))
+    return path
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    content = torch.load(path, weights_only=False)
+    return content.get("model") or content["state_dict"]
+
+
+@pytest.mark.both_hosts
+@pytest.mark.parametrize("host", ["fastreid", "mmengine"])
+def test_two_machines_train_what_one_does(monkeypatch, fastreid_command, config_file, mmengine_config, tmp_path, host):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that share a sum round it differently
+    config, last = {"fastreid": (config_file, "model_final.pth"), "mmengine": (mmengine_config, "epoch_1.pth")}[host]
+    train, url = ["train", "--config", config], f"tcp://127.0.0.1:{free_port()}"
+    more = ["SOLVER.MAX_EPOCH", 1] if host == "fastreid" else []
+    outcome = fastreid_command(*train, "--output", tmp_path / "one", "--num-processes", 2, *more)
+    assert outcome.code == 0, outcome.err
+
+    def machine(rank: int) -> None:
+        told = ["--num-processes", 1, "--num-machines", 2, "--machine-rank", rank, "--dist-url", url]
+        assert main([str(word) for word in (*train, "--output", tmp_path / "two", *told, *more)]) == 0
+
+    assert on_machines(machine) == [None, None]
+    one, two = (weights(tmp_path / folder / last) for folder in ("one", "two"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+
+
+def test_a_host_whose_process_waits_too_long_says_so_in_one_line(monkeypatch, fastreid_command, config_file, tmp_path):
+    monkeypatch.setattr(run, "_train_process", launch_cases.sleeping_training)
+    outcome = fastreid_command(
+        *["train", "--config", config_file, "--output", tmp_path / "run", "--num-processes", 2, "--dist-timeout", 3]
+    )
+    assert outcome.code == 1
+    (line,) = [line for line in outcome.err.splitlines() if "error" in line]
+    assert "process 0 of 2 at step 2: averaging gradients (train_loop.py:" in line
+    assert line.endswith("took longer than 3 s (--dist-timeout); process 1 at step 2 did not come")
+
+
+def test_batches_that_processes_cannot_fill_are_refused_before_they_start(fastreid_command, config_file, tmp_path):
+    train = ["train", "--config", config_file, "--output", tmp_path / "run", "--num-processes", 2]
+    outcome = fastreid_command(*train, "SOLVER.IMS_PER_BATCH", 17)
+    assert_one_line(outcome, "SOLVER.IMS_PER_BATCH 17 does not divide by the 2 processes")
+    outcome = fastreid_command(*train, "SOLVER.IMS_PER_BATCH", 40)
+    assert_one_line(outcome, "a batch of 40 with 4 images each takes 10 identities, the training set has 8")
+    assert not list((tmp_path / "run").glob("log.txt*"))  # no process has been
+
+
+@pytest.mark.both_hosts
+def test_identities_that_are_too_few_for_mmengines_processes(fastreid_command, mmengine_config, tmp_path):
+    train = ["train", "--config", mmengine_config, "--output", tmp_path / "run", "--num-processes", 3]
+    outcome = fastreid_command(*train)
+    assert_one_line(
+        outcome, "3 processes with a batch of 8 and 4 images each take 6 identities, the training set has 4"
+    )
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_torchrun_starts_a_run_anew_and_it_goes_on(config_file, tmp_path):
+    """Process 1 is killed in the second epoch; the same command, started again by torchrun, continues."""
+    folder, script = tmp_path / "run", Path(launch_cases.__file__).with_name("killed_once.py")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    command = [*torchrun, "--max-restarts", 1, script, "train", "--config", config_file, "--output", folder]
+    paths = os.pathsep.join([str(Path(run.__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=300)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert json.loads((folder / "run_card.json").read_text())["processes"] == 2
+    assert result.stdout.count("iteration 1/6") == 1  # the first epoch was trained once
+    assert result.stdout.count("iteration 6/6") == 1
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,254 @@
+"""Each repair of mmengine and mmpretrain: the fault is gone, and would be seen."""
+
+import importlib
+import os
+import subprocess
+import sys
+import types
+
+import mmengine.runner  # noqa: F401 - every module that is mended
+import mmpretrain.evaluation
+import mmpretrain.models
+import numpy as np
+import pytest
+import torch
+from mmengine.config import ConfigDict
+from mmengine.logging import HistoryBuffer
+from mmengine.runner import CheckpointLoader
+from mmpretrain.evaluation import RetrievalAveragePrecision, RetrievalRecall
+from mmpretrain.models import ImageToImageRetriever, ResNet
+
+from agreid_plugin import _imports
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine import compat, compat_mmpretrain
+
+ALL = [*compat.PATCHES.all, *compat_mmpretrain.PATCHES.all]
+
+
+def patch_of(name: str):
+    (found,) = [patch for patch in ALL if patch.name == name]
+    return found
+
+
+@pytest.fixture
+def native(monkeypatch):
+    """Run one module's own code anew, as if it had never been mended, and say what fault it has."""
+
+    def reload(name: str, patch: str) -> bool:
+        module = sys.modules[name]
+        kept = dict(module.__dict__)
+        spec = importlib.util.find_spec(name)
+        fresh = types.ModuleType(name)
+        fresh.__dict__.update(__spec__=spec, __file__=spec.origin, __package__=name.rpartition(".")[0], __name__=name)
+        registries = [value for value in kept.values() if hasattr(value, "_module_dict")]
+        dicts = [(registry, dict(registry._module_dict)) for registry in registries]
+        for registry, _ in dicts:
+            registry._module_dict.clear()  # or it refuses what it has already
+        try:
+            exec(spec.loader.get_code(name), fresh.__dict__)
+        finally:
+            for registry, entries in dicts:
+                registry._module_dict.clear()
+                registry._module_dict.update(entries)
+        monkeypatch.setitem(sys.modules, name, fresh)
+        return patch_of(patch).needed()
+
+    return reload
+
+
+@pytest.mark.parametrize("patch", ALL, ids=lambda patch: patch.name)
+def test_fault_is_gone(patch):
+    assert patch.stage in sys.modules
+    assert patch in compat.due()
+    assert not patch.needed()
+
+
+@pytest.mark.parametrize("patch", ALL, ids=lambda patch: patch.name)
+def test_every_patch_says_why_and_is_watched_for(patch):
+    assert len(patch.reason) > 20
+    assert patch.stage in _imports.RUNNERS
+
+
+def test_what_was_applied_is_told():
+    assert {"safe_checkpoints", "train_returns_the_backbone", "average_over_all"} <= set(compat.applied())
+
+
+@pytest.mark.parametrize("patch", [patch for patch in ALL if patch.name in compat.applied()], ids=lambda p: p.name)
+def test_the_module_itself_has_the_fault(native, patch, monkeypatch):
+    if patch.name == "numpy_in1d":
+        monkeypatch.delattr(np, "in1d")
+    assert native(patch.stage, patch.name)
+    patch.apply()
+    assert not patch.needed()
+
+
+def test_packages_are_found_without_pkg_resources(monkeypatch):
+    def is_installed(package):
+        raise ModuleNotFoundError("No module named 'pkg_resources'", name="pkg_resources")
+
+    module = sys.modules[compat.PACKAGES]
+    kept = {name: getattr(module, name) for name in ("is_installed", "get_installed_path")}
+    patch = patch_of("packages_by_importlib")
+    compat.replace(compat.PACKAGES, "is_installed", is_installed)
+    try:
+        assert patch.needed()
+        patch.apply()
+        assert not patch.needed()
+        config = sys.modules["mmengine.config.config"]  # it took the name before
+        assert config.get_installed_path("mmpretrain") == os.path.dirname(mmpretrain.__file__)
+        assert not module.is_installed("no_such_package")
+        with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+            module.get_installed_path("no_such_package")
+    finally:
+        for name, function in kept.items():
+            compat.replace(compat.PACKAGES, name, function)
+
+
+# Checkpoints ------------------------------------------------------------------------------------------------------
+
+
+class Foreign:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+def load(path):
+    return CheckpointLoader.load_checkpoint(str(path), map_location="cpu")
+
+
+@pytest.mark.parametrize("as_zip", [True, False])
+def test_a_checkpoint_comes_back_whole(tmp_path, as_zip):
+    history = HistoryBuffer([1.0, 2.0], [1, 1])
+    content = {
+        "state_dict": {"weight": torch.arange(3.0), "half": torch.ones(2, dtype=torch.bfloat16)},
+        "message_hub": {
+            "log_scalars": {"loss": history},
+            "runtime_info": {"lr": np.float64(0.5), "epoch": np.int64(3)},
+        },
+        "meta": {
+            "cfg": ConfigDict(a={"b": [1, 2]}),
+            "random": np.random.RandomState(0).get_state(),
+            "dtype": torch.half,
+        },
+        "parameter": torch.nn.Parameter(torch.ones(1)),
+    }
+    torch.save(content, tmp_path / "a.pth", _use_new_zipfile_serialization=as_zip)
+    found = load(tmp_path / "a.pth")
+    assert torch.equal(found["state_dict"]["weight"], torch.arange(3.0))
+    assert found["state_dict"]["half"].dtype is torch.bfloat16
+    buffer = found["message_hub"]["log_scalars"]["loss"]
+    assert (buffer.mean(), buffer.statistics("max")) == (1.5, 2.0)
+    assert found["message_hub"]["runtime_info"] == {"lr": 0.5, "epoch": 3}
+    assert found["meta"]["cfg"].a.b == [1, 2]
+    assert found["meta"]["dtype"] is torch.half
+    assert np.array_equal(found["meta"]["random"][1], content["meta"]["random"][1])
+    assert isinstance(found["parameter"], torch.nn.Parameter)
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ({"meta": Foreign()}, "posix.system" if os.name == "posix" else "nt.system"),
+        ({"model": torch.nn.Linear(1, 1)}, "torch.nn.modules.linear.Linear"),
+    ],
+)
+def test_a_checkpoint_that_runs_code_is_refused(tmp_path, content, word):
+    torch.save(content, tmp_path / "a.pth")
+    with pytest.raises(InputError, match=f"a.pth was not loaded: .* asks for {word}; a file .* can run code"):
+        load(tmp_path / "a.pth")
+
+
+def test_getattr_is_for_statistics_alone(tmp_path):
+    class Sneaky:
+        def __reduce__(self):
+            return getattr, (HistoryBuffer, "__init__")
+
+    torch.save({"meta": Sneaky()}, tmp_path / "a.pth")
+    with pytest.raises(InputError, match="asks for '__init__' of"):
+        load(tmp_path / "a.pth")
+
+
+def test_files_that_are_no_checkpoints(tmp_path):
+    with pytest.raises(InputError, match=r"weight file .*none.pth does not exist"):
+        load(tmp_path / "none.pth")
+    (tmp_path / "text.pth").write_text("hello")
+    with pytest.raises(InputError, match=r"text\.pth cannot be read as a checkpoint"):
+        load(tmp_path / "text.pth")
+
+
+# mmpretrain -------------------------------------------------------------------------------------------------------
+
+
+def test_backbones_can_be_chained():
+    backbone = ResNet(depth=18)
+    assert backbone.eval() is backbone
+    assert not backbone.training
+    assert backbone.train() is backbone
+    assert backbone.training
+
+
+def test_retrieval_metrics_count_what_all_processes_have():
+    assert RetrievalRecall.calculate([[0, 1]], [[1]], topk=(1, 2), pred_indices=True, target_indices=True) == [0, 100]
+    metric = RetrievalAveragePrecision(topk=2)
+    metric.results = [torch.tensor(100.0)]
+    assert metric.compute_metrics([torch.tensor(100.0), torch.tensor(50.0)]) == {"mAP@2": 75.0}
+    assert metric.results == [torch.tensor(100.0)]
+
+
+class Images(torch.utils.data.Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        from mmpretrain.structures import DataSample
+
+        return {
+            "inputs": torch.full((3, 4, 4), index + 1.0),
+            "data_samples": DataSample(metainfo={"sample_idx": index}),
+        }
+
+
+def test_a_gallery_is_encoded_as_it_is():
+    from mmengine.dataset import pseudo_collate
+
+    class Mean(torch.nn.Module):
+        weight = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, images):
+            return (images.mean(dim=(2, 3)),)
+
+    loader = torch.utils.data.DataLoader(Images(), batch_size=2, collate_fn=pseudo_collate)
+    retriever = ImageToImageRetriever(
+        image_encoder=torch.nn.Sequential(Mean()),
+        prototype=loader,
+        data_preprocessor={"type": "mmpretrain.ClsDataPreprocessor"},
+    )
+    retriever.image_encoder.register_parameter("device", torch.nn.Parameter(torch.ones(1)))
+    retriever.prepare_prototype()
+    assert torch.equal(retriever.prototype_vecs, torch.tensor([1.0, 2.0, 3.0])[:, None].expand(3, 3))
+
+
+def test_models_load_beside_a_transformers_they_do_not_fit(tmp_path):
+    """A transformers of today, which has moved what mmpretrain's multimodal models import."""
+    for name, version in (("transformers", "5.0.0"), ("pycocotools", "2.0.8")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("class PreTrainedModel: pass\n")
+        info = tmp_path / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    code = (
+        "import mmpretrain.utils.dependency as d; print(d.WITH_MULTIMODAL); import mmpretrain.models\n"
+        "from agreid_plugin.hosts.mmengine import compat; print('no_multimodal_models' in compat.applied())"
+    )
+    mended = "import agreid_plugin; "
+    native = "from agreid_plugin._imports import RUNNERS; del RUNNERS['mmpretrain.utils.dependency']; "
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    runs = {
+        start: subprocess.run(
+            [sys.executable, "-c", start + code], capture_output=True, text=True, env=env, timeout=120
+        )
+        for start in (native, mended)
+    }
+    assert runs[native].stdout.split() == ["True"]
+    assert "transformers" in runs[native].stderr.splitlines()[-1]
+    assert runs[mended].stdout.split() == ["False", "True"], runs[mended].stderr

@@ -1,0 +1,247 @@
+"""Parts of ours and of mmpretrain in one model, put together by configuration alone."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.registry import MODELS, DefaultScope
+from mmpretrain.registry import MODELS as their_models
+from mmpretrain.structures import DataSample
+from small_mmengine import BACKBONES, CLIP, IDENTITIES, PIDS, VIF, VIT, batch, loaded, run
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.losses import IdentityLoss
+from agreid_plugin.losses import IdentityLoss as PlainIdentityLoss
+
+RESNET = {"type": "mmpretrain.ResNet", "depth": 18}
+THEIR_VIT = {
+    "type": "mmpretrain.VisionTransformer",
+    "arch": {"embed_dims": 16, "num_layers": 2, "num_heads": 2, "feedforward_channels": 32},
+    "img_size": (32, 16),
+    "patch_size": 8,
+}
+PLAIN_VISA = {**BACKBONES["ViSA"], "vab": False, "etgm": False}
+CLIP_BACKBONE = {"type": "agreid_plugin.CLIPBackbone", "clip": CLIP}
+OURS = {"ViT": (BACKBONES["ViT"], 16), "VDT": (BACKBONES["VDT"], 16), "ViSA": (PLAIN_VISA, 32)}
+OURS["CLIP"] = (CLIP_BACKBONE, 16)
+
+
+def built(config: dict):
+    torch.manual_seed(0)
+    return MODELS.build(config)
+
+
+def classifier(backbone: dict, head: dict):
+    return built({"type": "mmpretrain.ImageClassifier", "backbone": backbone, "head": head})
+
+
+def linear(width: int, **loss) -> dict:
+    head = {"type": "mmpretrain.LinearClsHead", "in_channels": width, "num_classes": IDENTITIES}
+    return {**head, "loss": loss} if loss else head
+
+
+def reid_head(width: int) -> dict:
+    return {"type": "agreid_plugin.ReIDHead", "in_channels": width, "num_classes": IDENTITIES, "objectives": VIF}
+
+
+def their_data() -> dict:
+    return {"inputs": list(batch().images), "data_samples": [DataSample().set_gt_label(pid) for pid in PIDS]}
+
+
+def learns(model, data: dict) -> dict:
+    """Take a backward pass, and return the losses; every parameter that is to be trained gets a gradient."""
+    model.train()
+    losses = run(model, data, "loss")
+    total, _ = model.parse_losses(losses)
+    total.backward()
+    trained = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    assert [name for name, gradient in trained.items() if gradient is None] == []
+    assert any(
+        gradient.abs().sum() > 0 for name, gradient in trained.items() if "backbone" in name or "encoder" in name
+    )
+    return losses
+
+
+@pytest.mark.parametrize("scope", [None, "agreid_plugin", "mmpretrain"])
+@pytest.mark.parametrize(("backbone", "width"), [(RESNET, 512), (THEIR_VIT, 16)], ids=["ResNet", "VisionTransformer"])
+def test_their_backbone_in_our_baseline(backbone, width, scope):
+    config = {"type": "agreid_plugin.Baseline", "num_ids": IDENTITIES, "backbone": backbone, "width": width}
+    with DefaultScope.overwrite_default_scope(scope):
+        model = built({**config, "objectives": VIF})
+    losses = learns(model, loaded(batch()))
+    assert set(losses) == {"loss_cls", "loss_triplet", "loss_vial", "cls_accuracy"}
+    model.eval()
+    features = [sample.feature for sample in run(model, loaded(batch()), "predict")]
+    assert torch.stack(features).shape == (6, width)
+
+
+def test_their_samples_tell_the_identity_to_our_baseline():
+    config = {"type": "agreid_plugin.Baseline", "num_ids": IDENTITIES, "backbone": BACKBONES["ViT"]}
+    model = built({**config, "objectives": VIF}).train()
+    found, wanted = run(model, their_data(), "loss"), run(model, loaded(batch()), "loss")
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_a_part_of_theirs_finds_its_own_parts_in_a_run_of_ours():
+    """Their registry has names that ours has not."""
+
+    class WithParts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = their_models.build({"type": "GRN", "in_channels": 3})
+
+        def forward(self, images):
+            return (self.part(images),)
+
+    their_models.register_module(module=WithParts, force=True)
+    config = {"type": "agreid_plugin.Baseline", "num_ids": 3, "width": 3, "backbone": {"type": "mmpretrain.WithParts"}}
+    with DefaultScope.overwrite_default_scope("agreid_plugin"):
+        with pytest.raises(KeyError):
+            WithParts()
+        assert isinstance(built(config).method.backbone.core, WithParts)
+    their_models.module_dict.pop("WithParts")
+
+
+def test_weights_of_their_backbone_are_loaded_by_its_own_words(tmp_path):
+    donor = built(RESNET)
+    torch.save({"state_dict": donor.state_dict()}, tmp_path / "resnet.pth")
+    given = {**RESNET, "init_cfg": {"type": "Pretrained", "checkpoint": str(tmp_path / "resnet.pth")}}
+    torch.manual_seed(1)
+    model = MODELS.build({"type": "agreid_plugin.Baseline", "num_ids": 3, "backbone": given, "width": 512})
+    core = model.method.backbone.core
+    assert not torch.equal(core.conv1.weight, donor.conv1.weight)
+    model.init_weights()  # as the Runner does
+    assert torch.equal(core.conv1.weight, donor.conv1.weight)
+
+
+@pytest.mark.parametrize(("width", "words"), [(None, "width=None"), (256, "width 512: set width")])
+def test_the_width_of_their_features_has_to_be_said(width, words):
+    config = {"type": "agreid_plugin.Baseline", "num_ids": 3, "backbone": RESNET, "width": width}
+    with pytest.raises(InputError, match=words):
+        run(built(config), loaded(batch()), "loss")
+
+
+def test_tokens_are_no_feature():
+    config = {"type": "agreid_plugin.Baseline", "num_ids": 3, "backbone": {**THEIR_VIT, "out_type": "raw"}, "width": 16}
+    with pytest.raises(InputError, match=r"gives \(6, 9, 16\): have it give one vector"):
+        run(built(config), loaded(batch()), "loss")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_backbone_in_their_classifier(name):
+    backbone, width = OURS[name]
+    model = classifier(backbone, linear(width))
+    assert model.backbone.out_channels == width
+    if name == "CLIP":  # its class token tells the rest; the text tower is not there
+        assert not any("text" in key for key in model.state_dict())
+    losses = learns(model, their_data())
+    assert set(losses) == {"loss"}
+    model.eval()
+    found = run(model, their_data(), "predict")
+    assert [sample.pred_score.shape for sample in found] == [(IDENTITIES,)] * 6
+    assert model.extract_feat(batch().images)[-1].shape == (6, width)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_backbone_in_their_retriever(name):
+    backbone, width = OURS[name]
+    prototype = torch.randn(5, width)
+    config = {"type": "mmpretrain.ImageToImageRetriever", "image_encoder": [backbone], "head": reid_head(width)}
+    model = built({**config, "prototype": prototype})
+    assert set(learns(model, their_data())) == {"loss_cls", "loss_triplet", "loss_vial", "cls_accuracy"}
+    model.eval()
+    model.prepare_prototype()
+    scores = torch.stack([sample.pred_score for sample in run(model, their_data(), "predict")])
+    feature = model.extract_feat(model.data_preprocessor(their_data())["inputs"])[-1]
+    torch.testing.assert_close(scores, torch.cosine_similarity(feature[:, None], prototype[None], dim=2))
+
+
+def test_a_backbone_that_needs_views_says_so():
+    with pytest.raises(InputError, match=r"ViSABackbone needs the view of each image.*vab=False"):
+        run(classifier(BACKBONES["ViSA"], linear(32)), their_data(), "loss")
+
+
+def test_our_loss_on_their_head():
+    ours = classifier(BACKBONES["ViT"], linear(16, type="agreid_plugin.IdentityLoss", weight=2.0)).train()
+    theirs = classifier(BACKBONES["ViT"], linear(16, type="mmpretrain.CrossEntropyLoss", loss_weight=2.0)).train()
+    theirs.load_state_dict(ours.state_dict())
+    found, wanted = learns(ours, their_data())["loss"], learns(theirs, their_data())["loss"]
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["TripletLoss", "VIAL"])
+def test_our_metric_losses_on_their_head(name):
+    assert torch.isfinite(
+        learns(classifier(BACKBONES["ViT"], linear(16, type=f"agreid_plugin.{name}")), their_data())["loss"]
+    )
+
+
+def test_a_sum_is_divided_by_what_a_head_says():
+    logits, pids = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    plain = PlainIdentityLoss()(logits, pids)
+    torch.testing.assert_close(IdentityLoss()(logits, pids), plain)
+    torch.testing.assert_close(IdentityLoss()(logits, pids, avg_factor=4), plain)
+    torch.testing.assert_close(IdentityLoss()(logits, pids, avg_factor=8), plain / 2)
+
+
+@pytest.mark.parametrize("backbone", [RESNET, BACKBONES["ViT"]], ids=["ResNet", "ViT"])
+def test_our_head_in_their_classifier(backbone):
+    width = 512 if backbone is RESNET else 16
+    model = classifier(backbone, reid_head(width))
+    losses = learns(model, their_data())
+    assert set(losses) == {"loss_cls", "loss_triplet", "loss_vial", "cls_accuracy"}
+    assert 0 <= losses["cls_accuracy"] <= 1
+    model.eval()
+    found = run(model, their_data(), "predict")
+    images = model.data_preprocessor(their_data())["inputs"]
+    logits = model(images, mode="tensor")
+    torch.testing.assert_close(torch.stack([sample.pred_score for sample in found]), logits.softmax(dim=1))
+    assert [int(sample.pred_label) for sample in found] == logits.argmax(dim=1).tolist()
+    torch.testing.assert_close(
+        model.extract_feat(images, stage="pre_logits"), model.head.pre_logits(model.extract_feat(images))
+    )
+
+
+def test_our_head_is_our_baseline():
+    """The same losses, whether the head stands in our model or in theirs."""
+    theirs = classifier(BACKBONES["ViT"], reid_head(16))
+    ours = built({"type": "agreid_plugin.Baseline", "num_ids": 3, "backbone": BACKBONES["ViT"], "objectives": VIF})
+    renamed = {name.replace("head.", "method.heads."): value for name, value in theirs.state_dict().items()}
+    ours.load_state_dict({name if name.startswith("method.") else f"method.{name}": v for name, v in renamed.items()})
+    preprocessed = ours.data_preprocessor(loaded(batch()), True)
+    wanted = ours.train()(**preprocessed, mode="loss")
+    samples = their_data()["data_samples"]
+    found = theirs.train()(preprocessed["inputs"], samples, mode="loss")
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_a_loss_of_theirs_says_what_it_is_computed_on():
+    base = {
+        "type": "agreid_plugin.Baseline",
+        "num_ids": 3,
+        "backbone": {"type": "agreid_plugin.ViTBackbone", "vit": VIT},
+    }
+    loss = {"type": "mmpretrain.LabelSmoothLoss", "label_smooth_val": 0.1, "mode": "original"}
+    with pytest.raises(InputError, match=r"on=None should say what mmpretrain\.LabelSmoothLoss is computed on"):
+        built({**base, "objectives": {"cls": loss}})
+    model = built({**base, "objectives": {"cls": {**loss, "on": "logits"}, "triplet": VIF["triplet"]}})
+    assert {"loss_cls", "loss_triplet"} < set(learns(model, loaded(batch())))
+
+
+README = Path(__file__).parents[2] / "README.md"
+RECIPES = re.findall(r"^model = dict\(.*?^\)$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=range(len(RECIPES)))
+def test_what_the_readme_mixes(recipe):
+    names: dict = {}
+    exec(recipe, names)
+    model = MODELS.build(names["model"])
+    assert sum(value.numel() for value in model.parameters()) > 20_000_000
+
+
+def test_the_readme_mixes():
+    assert len(RECIPES) == 2

@@ -1,0 +1,225 @@
+"""A resumed run equals an uninterrupted one, random augmentation included."""
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from mmengine.dataset import BaseDataset
+from mmengine.model import BaseModel
+from mmengine.registry import DATASETS, FUNCTIONS, METRICS, MODELS
+from mmengine.runner import Runner
+from torch import nn
+
+from agreid_plugin.data.random_states import random_state, restore_random_state
+from agreid_plugin.hosts.mmengine.hooks import SyncBuffers
+from agreid_plugin.hosts.mmengine.resume import KEY, ExactResume
+from agreid_plugin.hosts.mmengine.samplers import seed_worker
+
+EPOCHS, IMAGES = 4, 12
+
+
+@DATASETS.register_module()
+class Shaken(BaseDataset):
+    """Vectors that every read changes by chance, with each of the three generators that augmentations use."""
+
+    def load_data_list(self):
+        return [{"number": number} for number in range(IMAGES)]
+
+    def prepare_data(self, index):
+        noise = [random.random(), np.random.rand(), float(torch.rand(()))]
+        return {"inputs": torch.tensor([index / IMAGES, *noise]), "data_samples": index % 3}
+
+
+@MODELS.register_module()
+class Small(BaseModel):
+    """A classifier with dropout and running statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    def forward(self, inputs, data_samples=None, mode="tensor"):
+        logits = self.layers(torch.stack(inputs))
+        if mode != "loss":
+            return [{"number": number} for number in data_samples]
+        return {"loss": nn.functional.cross_entropy(logits, torch.tensor(data_samples))}
+
+
+@METRICS.register_module()
+class Draws:
+    """A metric that draws numbers, as validation may."""
+
+    dataset_meta = None
+
+    def process(self, *_):
+        torch.rand(3), np.random.rand(), random.random()
+
+    def evaluate(self, *_):
+        return {"nothing": 0.0}
+
+
+FUNCTIONS.register_module(name="resume_seed_worker", module=seed_worker)
+
+
+def config(folder, workers: int = 0, epochs: int = EPOCHS, **changes) -> dict:
+    loader = {
+        "batch_size": 4,
+        "num_workers": workers,
+        "dataset": {"type": "Shaken"},
+        "worker_init_fn": {"type": "resume_seed_worker"},
+    }
+    return {
+        "model": {"type": "Small"},
+        "work_dir": str(folder),
+        "train_dataloader": {**loader, "sampler": {"type": "DefaultSampler", "shuffle": True}},
+        "train_cfg": {"by_epoch": True, "max_epochs": epochs, "val_interval": 1},
+        "optim_wrapper": {"optimizer": {"type": "AdamW", "lr": 0.05}},
+        "val_dataloader": {**loader, "num_workers": 0, "sampler": {"type": "DefaultSampler", "shuffle": False}},
+        "val_cfg": {},
+        "val_evaluator": {"type": "Draws"},
+        "custom_hooks": [{"type": "agreid_plugin.ExactResume"}],
+        "randomness": {"seed": 3},
+        "experiment_name": f"{folder.parent.name}-{folder.name}-{epochs}-{len(changes)}",
+        "log_level": "WARNING",
+        **changes,
+    }
+
+
+def train(folder, **changes) -> dict[str, torch.Tensor]:
+    """Train, and return the weights."""
+    runner = Runner.from_cfg(config(folder, **changes))
+    runner.train()
+    return {name: value.clone() for name, value in runner.model.state_dict().items()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def changed(source: Path, folder: Path, change: Callable[[dict], object]) -> str:
+    """Copy a checkpoint with a change."""
+    checkpoint = torch.load(source, weights_only=False)
+    change(checkpoint)
+    torch.save(checkpoint, folder / "changed.pth")
+    return str(folder / "changed.pth")
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory) -> tuple[Path, dict[str, torch.Tensor]]:
+    """An uninterrupted run: its folder, and the weights in the end."""
+    folder = tmp_path_factory.mktemp("straight")
+    return folder, train(folder)
+
+
+@pytest.fixture
+def said(capfd):
+    """What runs have warned of since the last time."""
+    return lambda: " ".join(capfd.readouterr().out.split())
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, straight, said):
+    train(tmp_path, epochs=2)
+    torch.manual_seed(99)
+    assert equal(train(tmp_path, resume=True), straight[1])
+    assert "random numbers" not in said()
+
+
+def test_with_a_worker_too(tmp_path):
+    uninterrupted = train(tmp_path / "straight", workers=1)
+    train(tmp_path / "resumed", workers=1, epochs=2)
+    assert equal(train(tmp_path / "resumed", workers=1, resume=True), uninterrupted)
+
+
+def test_without_the_states_it_does_not(tmp_path, straight, said):
+    source = changed(straight[0] / "epoch_2.pth", tmp_path, lambda checkpoint: checkpoint.pop(KEY))
+    assert not equal(train(tmp_path / "resumed", load_from=source, resume=True), straight[1])
+    assert "resumed with other random numbers than an uninterrupted run: the checkpoint has none" in said()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_epochs_differ(tmp_path, workers):
+    """The equality above would be cheap if every epoch drew the same numbers."""
+    runner = Runner.from_cfg(config(tmp_path, workers=workers))
+    loader = runner.build_dataloader(runner.cfg.train_dataloader, seed=3)
+    first, second = (torch.stack([vector for batch in loader for vector in batch["inputs"]]) for _ in range(2))
+    assert not any(torch.equal(first[:, place].sort().values, second[:, place].sort().values) for place in (1, 2, 3))
+
+
+def test_validation_has_no_influence_on_training(tmp_path, straight):
+    nothing = {"val_dataloader": None, "val_cfg": None, "val_evaluator": None}
+    assert equal(train(tmp_path, **nothing), straight[1])
+
+
+def test_states_of_other_processes_are_told(tmp_path, straight, said):
+    def double(checkpoint: dict) -> None:
+        checkpoint[KEY]["states"] *= 2
+
+    source = changed(straight[0] / "epoch_3.pth", tmp_path, double)
+    train(tmp_path / "resumed", load_from=source, resume=True)
+    assert "the checkpoint's are of 2 processes, this run has 1" in said()
+
+
+def test_another_seed_and_workers_that_live_on_are_told(tmp_path, straight, said):
+    loader = {**config(tmp_path)["train_dataloader"], "num_workers": 1, "persistent_workers": True}
+    source = str(straight[0] / "epoch_3.pth")
+    train(tmp_path, load_from=source, resume=True, randomness={"seed": 4}, train_dataloader=loader)
+    told = said()
+    assert "resumed with seed 4 in place of 3" in told
+    assert "randomness = dict(seed=3)" in told
+    assert "persistent_workers: workers keep random numbers that no checkpoint has" in told
+
+
+def test_weights_that_are_loaded_bring_no_random_numbers(tmp_path, straight, said):
+    source = straight[0] / "epoch_2.pth"
+    without = changed(source, tmp_path, lambda checkpoint: checkpoint.pop(KEY))
+    one, other = (train(tmp_path / str(n), load_from=str(path), epochs=1) for n, path in enumerate([source, without]))
+    assert equal(one, other)
+    assert "random numbers" not in said()
+
+
+def test_all_generators_are_restored():
+    state = random_state()
+    drawn = random.random(), np.random.rand(), np.random.randn(), torch.rand(2).tolist()
+    restore_random_state(state)
+    assert (random.random(), np.random.rand(), np.random.randn(), torch.rand(2).tolist()) == drawn
+
+
+def runner_of(network: nn.Module, **more) -> SimpleNamespace:
+    """The parts of a runner that these hooks ask for."""
+    return SimpleNamespace(model=network, logger=logging.getLogger("parts"), **more)
+
+
+def one_of_two(rank: int, folder: str) -> None:
+    """One of two processes: buffers and random numbers of its own, shared and kept."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    network = nn.BatchNorm1d(2)
+    network.running_mean += rank
+    network.num_batches_tracked += 5 + rank
+    SyncBuffers().before_val_epoch(runner_of(network))
+    torch.manual_seed(rank)
+    hook, checkpoint, runner = ExactResume(), {}, runner_of(network, epoch=0)
+    hook.after_train_epoch(runner)
+    hook.before_save_checkpoint(runner, checkpoint)
+    drawn, resumed = torch.rand(3), ExactResume()
+    resumed.after_load_checkpoint(runner_of(network, seed=0), checkpoint)
+    resumed.before_train_epoch(runner_of(network, epoch=1))
+    torch.save((network.state_dict(), drawn, torch.rand(3)), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_share_buffers_and_keep_their_random_numbers(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    torch.multiprocessing.spawn(one_of_two, (str(tmp_path),), nprocs=2)
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for buffers, drawn, again in found:
+        assert buffers["running_mean"].tolist() == [0, 0]
+        assert buffers["num_batches_tracked"] == 5
+        assert torch.equal(drawn, again)
+    assert not torch.equal(found[0][1], found[1][1])

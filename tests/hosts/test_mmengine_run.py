@@ -1,0 +1,264 @@
+"""`fastreid train` and `fastreid eval` with configurations of mmengine's, in one process and in two."""
+
+import json
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import assert_one_line
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import load_features
+from agreid_plugin.hosts.mmengine import run
+from agreid_plugin.hosts.mmengine.config import load_config
+
+CONFIG = """
+custom_imports = dict(imports=["agreid_plugin"])
+default_scope = "agreid_plugin"
+randomness = dict(seed=0)
+experiment_name = {name!r}
+size = (32, 16)
+images = [
+    dict(type="agreid_plugin.ReadImage"),
+    dict(type="agreid_plugin.Resize", size=size),
+    dict(type="agreid_plugin.Pack"),
+]
+# Said in full, as mmpretrain's own tool has other defaults than mmengine.
+loader = dict(num_workers=0, persistent_workers=False, collate_fn=dict(type="pseudo_collate"))
+model = dict(
+    type="agreid_plugin.VDT",
+    num_ids=4,
+    backbone=dict(
+        type="agreid_plugin.VDTBackbone", vit=dict(image_size=size, patch_size=8, width=16, depth=2, heads=2)
+    ),
+)
+train_dataloader = dict(
+    **loader,
+    batch_size=8,
+    dataset=dict(type="agreid_plugin.ReIDDataset", name="CARGO", data_root={root!r}, pipeline=images),
+    sampler=dict(type="agreid_plugin.ViewBalancedIdentitySampler", batch_size=8, per_identity=4),
+)
+test_dataloader = dict(
+    **loader,
+    batch_size=16,
+    dataset=dict(type="agreid_plugin.ReIDDataset", name="CARGO", data_root={root!r}, split="test", pipeline=images),
+    sampler=dict(type="DefaultSampler", shuffle=False),
+)
+test_evaluator = dict(type="agreid_plugin.MultiProtocolMetric")
+test_cfg = dict()
+train_cfg = dict(by_epoch=True, max_epochs=1)
+optim_wrapper = dict(type="OptimWrapper", optimizer=dict(type="SGD", lr=0.05))
+hooks = ("LearningGuard", "IdentityCheck", "RunCard", "Results", "ExactResume", "SyncBuffers")
+custom_hooks = [dict(type=f"agreid_plugin.{{name}}") for name in hooks]
+"""
+AVERAGED = 'custom_hooks.append(dict(type="EMAHook", momentum=0.5))\n'
+THE_SAME_IN_FASTREID = {
+    "MODEL": {
+        "META_ARCHITECTURE": "VDT",
+        "BACKBONE": {"NAME": "build_vdt_backbone", "DEPTH": "tiny", "STRIDE_SIZE": [8, 8], "FEAT_DIM": 16},
+        "VIT": {"PATCH_SIZE": 8, "WIDTH": 16, "LAYERS": 2, "HEADS": 2},
+        "HEADS": {"NAME": "BNNeckHead", "NUM_CLASSES": 4},
+        "PIXEL_MEAN": [127.5] * 3,
+        "PIXEL_STD": [127.5] * 3,
+    },
+    "INPUT": {"SIZE_TRAIN": [32, 16], "SIZE_TEST": [32, 16]},
+    "DATALOADER": {"SAMPLER_TRAIN": "ViewBalancedIdentitySampler", "NUM_WORKERS": 0},
+    "SOLVER": {"IMS_PER_BATCH": 8, "MAX_EPOCH": 1, "WARMUP_ITERS": 0, "STEPS": [30], "CHECKPOINT_PERIOD": 1},
+    "TEST": {"IMS_PER_BATCH": 16},
+}
+ITERATIONS = 6  # 48 training images in batches of 8
+
+
+@pytest.fixture
+def config(tmp_path, agsynth) -> Path:
+    """A configuration that trains VDT in a second."""
+    path = tmp_path / "tiny.py"
+    path.write_text(CONFIG.format(root=str(agsynth), name=tmp_path.name))
+    return path
+
+
+def precisions(folder: Path) -> dict[str, float]:
+    """The mAP of every protocol of a run."""
+    return {name: entry["mAP"] for name, entry in json.loads((folder / "results.json").read_text())["CARGO"].items()}
+
+
+def test_train_resume_and_evaluate(fastreid_command, config, tmp_path):
+    folder = tmp_path / "run"
+    train = ["train", "--config", config, "--output", folder]
+    outcome = fastreid_command(*train, "optim_wrapper.optimizer.lr", "0.01")
+    assert outcome.code == 0, outcome.err
+    assert "lr: 1.0000e-02" in outcome.out
+    assert "DEBUG" not in outcome.out
+    assert "System environment" not in outcome.out  # in the log file alone
+    assert json.loads((folder / "run_card.json").read_text())["patches"]["safe_checkpoints"]
+
+    assert_one_line(fastreid_command(*train), f"{folder} holds a run already: continue it with --resume")
+    outcome = fastreid_command(*train, "--resume", "train_cfg.max_epochs", 2, "experiment_name", "resumed")
+    assert outcome.code == 0, outcome.err
+    assert "resumed epoch: 1, iter: 6" in outcome.out
+    assert (folder / "epoch_2.pth").exists()
+
+    features = tmp_path / "features.npz"
+    outcome = fastreid_command(
+        *["eval", "--config", folder / "tiny.py", "--weights", folder / "epoch_2.pth", "--save-features", features],
+        *["--protocols", "A2G", "ALL", "--bootstrap", 10, "experiment_name", "eval"],
+    )
+    assert outcome.code == 0, outcome.err
+    assert "loaded 43 of 43 tensors" in outcome.out
+    assert outcome.out.count("| CARGO/A2G") == 2  # numbers, and their confidence
+    assert "CARGO/G2A" not in outcome.out
+    first = precisions(folder / "eval")
+    assert set(first) == {"A2G", "ALL"}
+    assert len(load_features(features).records) == 48
+
+    outcome = fastreid_command("eval", "--config", config, "--features", features, "--output", tmp_path / "again")
+    assert outcome.code == 0, outcome.err
+    again = precisions(tmp_path / "again")
+    assert {name: again[name] for name in first} == pytest.approx(first)
+
+    reranked = ["eval", "--config", config, "--features", features, "--rerank", "--protocols", "ALL"]
+    outcome = fastreid_command(*reranked, "--output", tmp_path / "reranked")
+    assert "re-ranked" in outcome.out
+
+
+def test_averaged_weights_and_accumulated_gradients(fastreid_command, config, tmp_path):
+    config.write_text(config.read_text() + AVERAGED)
+    outcome = fastreid_command(
+        *["train", "--config", config, "--output", tmp_path / "run"],
+        *["optim_wrapper.optimizer.type", "AdamW", "optim_wrapper.accumulative_counts", 2],
+    )
+    assert outcome.code == 0, outcome.err
+    kept = torch.load(tmp_path / "run" / "epoch_1.pth", weights_only=False)
+    assert {state["step"].item() for state in kept["optimizer"]["state"].values()} == {ITERATIONS / 2}
+    name = next(key for key in kept["state_dict"] if key.endswith("proj.weight"))
+    assert not torch.equal(kept["ema_state_dict"][f"module.{name}"], kept["state_dict"][name])
+    outcome = fastreid_command(
+        *["eval", "--config", config, "--weights", tmp_path / "run" / "epoch_1.pth", "--output", tmp_path / "eval"],
+        *["experiment_name", "averaged"],
+    )
+    assert outcome.code == 0, outcome.err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["modle.type", "x"], ["command line: key modle.type unknown (did you mean model?)"]),
+        (["model.type"], ["'model.type' has no partner"]),
+        (["model.type", "agreid_plugin.VTD"], ["'agreid_plugin.VTD' unknown (did you mean agreid_plugin.VDT?)"]),
+        (["optim_wrapper.optimizer.lrr", "1"], ["SGD has no argument 'lrr' (did you mean lr?)"]),
+        (["train_dataloader.dataset.name", "CRGO"], ["'CRGO' unknown (did you mean CARGO?)"]),
+        (["train_dataloader.dataset.data_root", "nowhere"], ["nowhere"]),
+        (["train_dataloader", "None"], ["has no train_dataloader"]),
+        (["test_cfg", "None"], ["test_dataloader, test_cfg, and test_evaluator should be either all None"]),
+        (["images.x", "1"], ["command line: images.x 1 does not fit"]),
+        (["param_scheduler", "{'type': 'LinearLR', 'begn': 1}"], ["begn"]),
+    ],
+)
+def test_what_is_wrong_is_one_line(fastreid_command, config, tmp_path, change, words):
+    assert_one_line(fastreid_command("train", "--config", config, "--output", tmp_path / "run", *change), *words)
+
+
+def test_mixed_precision_without_a_gpu(fastreid_command, config, monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "get_device", lambda: "cpu")
+    train = ["train", "--config", config, "--output", tmp_path / "run", "optim_wrapper.type"]
+    outcome = fastreid_command(*train, "mmengine.AmpOptimWrapper")
+    assert_one_line(outcome, "AmpOptimWrapper needs a GPU", "optim_wrapper.type agreid_plugin.AmpOptimWrapper")
+    assert fastreid_command(*train, "AmpOptimWrapper").code == 0  # ours, in our scope
+
+
+def test_files_that_are_no_configurations(fastreid_command, config, tmp_path):
+    assert_one_line(
+        fastreid_command("train", "--config", tmp_path / "tini.py"), "does not exist (did you mean tiny.py?)"
+    )
+    for text, word in (
+        ("model = dict(", "was never closed"),
+        ("_base_ = ['nothing.py']", "nothing.py"),
+        ("model = undefined", "name 'undefined' is not defined"),
+        ("custom_imports = dict(imports=['no_such_module'])", "custom_imports: "),
+        ("optim_wraper = dict()", "key optim_wraper unknown (did you mean optim_wrapper?)"),
+    ):
+        broken = tmp_path / "broken.py"
+        broken.write_text(text)
+        assert_one_line(fastreid_command("train", "--config", broken), str(broken), word)
+
+
+def test_values_are_read_as_python(config):
+    overrides = ["train_cfg.max_epochs", "7", "work_dir", "some/where", "model.backbone.vit.image_size", "(64, 32)"]
+    cfg = load_config(config, overrides)
+    assert (cfg.train_cfg.max_epochs, cfg.work_dir, cfg.model.backbone.vit.image_size) == (7, "some/where", (64, 32))
+
+
+def test_evaluation_that_cannot_be(fastreid_command, config, tmp_path):
+    evaluate = ["eval", "--config", config, "--output", tmp_path / "eval"]
+    assert_one_line(fastreid_command(*evaluate), "weight file '' does not exist; name it with --weights")
+    assert_one_line(fastreid_command(*evaluate, "--save-attributes", "a.csv"), "--save-attributes", ".yml")
+    torch.save({"state_dict": {"other": torch.ones(1)}}, tmp_path / "other.pth")
+    outcome = fastreid_command(*evaluate, "--weights", tmp_path / "other.pth")
+    assert_one_line(outcome, "fits 0 of the model's 43 tensors")
+    outcome = fastreid_command(*evaluate, "--weights", tmp_path / "other.pth", "test_dataloader", "None")
+    assert_one_line(outcome, "has no test_dataloader")
+
+
+def test_two_processes(fastreid_command, config, tmp_path, capfd):
+    """Two processes train; two and one evaluate what they trained alike."""
+    folder = tmp_path / "run"
+    outcome = fastreid_command("train", "--config", config, "--output", folder, "--num-processes", 2)
+    assert outcome.code == 0, outcome.err
+    assert json.loads((folder / "run_card.json").read_text())["processes"] == 2
+    evaluate = ["eval", "--config", config, "--weights", folder / "epoch_1.pth"]
+    for name, more in (("two", ["--num-processes", 2]), ("one", [])):
+        outcome = fastreid_command(*evaluate, "--output", tmp_path / name, *more, "experiment_name", name)
+        assert outcome.code == 0, outcome.err
+    assert precisions(tmp_path / "one") == precisions(tmp_path / "two")
+    wrong = ["train", "--config", config, "--output", tmp_path / "wrong", "--num-processes", 2]
+    assert_one_line(fastreid_command(*wrong, "model.num_ids", 5), "num_ids is 5, but CARGO has 4")
+
+
+def test_mmpretrains_own_tool_by_torchrun(config, tmp_path):
+    """The configuration runs where our command is not used at all, in two processes without a GPU."""
+    import mmpretrain
+
+    tool = Path(mmpretrain.__file__).parent / ".mim" / "tools" / "train.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, tool, config, "--work-dir", tmp_path / "run", "--launcher", "pytorch"]
+    result = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert json.loads((tmp_path / "run" / "run_card.json").read_text())["processes"] == 2
+    assert (tmp_path / "run" / "epoch_1.pth").exists()
+
+
+@pytest.mark.both_hosts
+@pytest.mark.parametrize("trained_in", ["mmengine", "fastreid"])
+def test_a_checkpoint_goes_from_host_to_host(fastreid_command, config, tmp_path, agsynth, trained_in):
+    """Trained in one host, evaluated in both with the same numbers."""
+    folder, theirs = tmp_path / "run", tmp_path / "small.yml"
+    data = {"ROOT": str(agsynth), "NAMES": ["CARGO"], "TESTS": ["CARGO"]}
+    theirs.write_text(yaml.safe_dump({**THE_SAME_IN_FASTREID, "DATASETS": data}))
+    configs = {"mmengine": config, "fastreid": theirs}
+    outcome = fastreid_command("train", "--config", configs[trained_in], "--output", folder)
+    assert outcome.code == 0, outcome.err
+    weights = folder / {"mmengine": "epoch_1.pth", "fastreid": "model_final.pth"}[trained_in]
+    for name, file in configs.items():
+        more = ["experiment_name", "other"] if name == "mmengine" else []
+        outcome = fastreid_command("eval", "--config", file, "--weights", weights, "--output", tmp_path / name, *more)
+        assert outcome.code == 0, outcome.err
+    assert precisions(tmp_path / "mmengine") == pytest.approx(precisions(tmp_path / "fastreid"))
+
+
+def test_a_checkpoint_is_evaluated_with_the_activation_it_was_trained_with(config):
+    towers = {"name": "ViT-B-16", "pretrained": "gone.pt", "quick_gelu": "yes"}
+    overrides = ["model.clip", str(towers), "model.backbone.vit.pretrained", "gone.pth"]
+    asked = {"output": None, "weights": "w.pth", "protocols": None, "rerank": False}
+    model = run._for_evaluation(Namespace(config_file=config, overrides=overrides, **asked)).model
+    assert model.clip == {**towers, "pretrained": None}
+    assert model.backbone.vit.pretrained is None
+    overrides[1] = str({**towers, "quick_gelu": "auto"})
+    with pytest.raises(InputError, match=r"gone.pt is not there to tell which activation"):
+        run._for_evaluation(Namespace(config_file=config, overrides=overrides, **asked))

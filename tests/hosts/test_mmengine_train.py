@@ -1,0 +1,103 @@
+"""One epoch of every small recipe through mmengine's own Runner, made smaller yet."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+from agreid_plugin.data.datasets import load
+from agreid_plugin.evaluation.test_sets import choose
+from agreid_plugin.hosts.mmengine.optimizers import clip_each
+
+ROOT = Path(__file__).parents[2]
+SIZE = (32, 16)
+MADE = {"ids": 8, "images_per_id": 8, "size": SIZE}  # 4 people to train on
+TOWER = {"image_size": SIZE, "patch_size": 8, "stride": (8, 8), "width": 16, "heads": 2}
+VIT = {**TOWER, "depth": 2}
+CLIP = {**TOWER, "layers": 2, "text_width": 16, "text_layers": 1, "text_heads": 2, "embed_dim": 16}
+SMALLER = {
+    "VDT": {"backbone": {"vit": VIT}},
+    "ViSA": {"backbone": {"vit": VIT, "experts": 2, "tokens": 2, "neighbors": 4}},
+    "VIF-AGReID": {"backbone": {"vit": VIT}},
+    "SVPR-ReID": {"clip": CLIP},
+    "TAG-CLIP": {"clip": CLIP, "at": [1], "local_width": 16},
+}
+TERMS = {
+    "VDT": {"loss_cls_id", "loss_triplet_id", "loss_view", "loss_orthogonal"},
+    "ViSA": {"loss_cls_id", "loss_triplet_id", "loss_view", "loss_orthogonal", "loss_balance"},
+    "VIF-AGReID": {"loss_cls", "loss_triplet", "loss_vial"},
+    "SVPR-ReID": {"loss_view", "loss_attributes"},
+    "TAG-CLIP": {"loss_nitc", "loss_ritc", "loss_id", "loss_view"},
+}
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory) -> Path:
+    """A folder where the recipes make AG-Synth, each in its layout."""
+    return tmp_path_factory.mktemp("datasets")
+
+
+def small(name: str, datasets: Path, work_dir: Path, recipe: str = "agsynth", epochs: int = 1) -> Config:
+    """Return a recipe for tiny images of AG-Synth, few epochs, no weights and no other processes."""
+    config = Config.fromfile(ROOT / "projects" / name / f"{recipe}.py")
+    (config.model.clip if "clip" in config.model else config.model.backbone.vit).pop("pretrained", None)
+    config.merge_from_dict({"model": {"num_ids": MADE["ids"] // 2, **SMALLER[name]}})
+    for split in ("train", "val", "test"):
+        loader = config[f"{split}_dataloader"]
+        loader.num_workers, loader.batch_size = 0, 16
+        loader.dataset.data_root, loader.dataset.agsynth = str(datasets), dict(MADE)
+        for transform in loader.dataset.pipeline:
+            if "size" in transform:
+                transform.size = SIZE
+    if "batch_size" in config.train_dataloader.sampler:
+        config.train_dataloader.sampler.batch_size = 16
+    config.train_cfg.max_epochs = config.train_cfg.val_interval = epochs
+    if config.param_scheduler.get("warmup_iters"):
+        config.param_scheduler.warmup_iters = 0
+    config.default_hooks.logger.interval = 1
+    config.work_dir, config.log_level = str(work_dir), "WARNING"
+    return config
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_a_recipe_trains_validates_and_leaves_its_results(name, datasets, tmp_path):
+    config = small(name, datasets, tmp_path / f"train-{name}")
+    runner = Runner.from_cfg(config)
+    before = {key: value.clone() for key, value in runner.model.state_dict().items()}
+    runner.train()
+
+    history = runner.message_hub.log_scalars
+    terms = {
+        key.removeprefix("train/"): value.data[0] for key, value in history.items() if key.startswith("train/loss")
+    }
+    assert set(terms) >= TERMS[name] | {"loss"}
+    assert all(math.isfinite(value) for values in terms.values() for value in values)
+    assert len(terms["loss"]) == 2  # 32 images
+    after = runner.model.state_dict()
+    assert any(not before[key].equal(value) for key, value in after.items())
+
+    dataset = load(config.val_dataloader.dataset.name, datasets)
+    protocols = choose(dataset, config.val_dataloader.dataset.get("protocols", ()))
+    results = json.loads((Path(runner.work_dir) / "results.json").read_text())
+    assert {f"{name}/{protocol}" for name, found in results.items() for protocol in found} == set(
+        map(str, protocols.values())
+    )
+    assert (Path(runner.work_dir) / "run_card.json").is_file()
+    assert (Path(runner.work_dir) / "epoch_1.pth").is_file()
+
+
+def test_the_steps_of_a_real_recipe_are_taken_on_a_cpu_without_mixed_precision(datasets, tmp_path):
+    config = small("VDT", datasets, tmp_path / "train-cargo", recipe="cargo", epochs=2)
+    config.param_scheduler.warmup_iters = 1
+    runner = Runner.from_cfg(config)
+    runner.train()
+    assert not runner.optim_wrapper.enabled
+    assert runner.optim_wrapper.clip_func is clip_each
+    rates = runner.message_hub.get_scalar("train/lr").data[0]
+    assert rates == pytest.approx([8e-5, 8e-3, 1.6e-6, 1.6e-6])  # warm-up, the rest of its epoch, and the cosine's end
+    norms = runner.message_hub.get_scalar("train/grad_norm").data[0]
+    assert len(norms) == 4
+    assert all(math.isfinite(norm) and norm > 0 for norm in norms)

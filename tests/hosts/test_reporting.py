@@ -1,0 +1,85 @@
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from agreid_plugin.data.datasets import load
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import FeatureSet
+from agreid_plugin.evaluation.comparison import Comparison
+from agreid_plugin.evaluation.test_sets import TestSet, choose
+from agreid_plugin.hosts.reporting import computable, report, save_thresholds, speak_through
+
+_logger = logging.getLogger("a_host.run")
+
+
+@pytest.fixture(scope="module")
+def features(agsynth) -> FeatureSet:
+    dataset = load("CARGO", agsynth)
+    records = TestSet(dataset, choose(dataset)).records
+    array = np.random.default_rng(0).standard_normal((len(records), 4)).astype(np.float32)
+    return FeatureSet(dataset, records, (array,))
+
+
+@pytest.fixture
+def host():
+    """A host's logger that keeps what it is told, and nothing left behind."""
+    logger, records = logging.getLogger("a_host"), []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield logger, records
+    logger.removeHandler(handler)
+    ours = logging.getLogger("agreid_plugin")
+    ours.handlers.clear()
+    ours.setLevel(logging.NOTSET)
+
+
+def test_results_are_written_and_shown(features, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    metrics = Comparison().compute(features, computable(features, ["ALL", "A2G"]))
+    report(tmp_path / "results.json", metrics, logger=_logger)
+    kept = json.loads((tmp_path / "results.json").read_text())
+    assert list(kept["CARGO"]) == ["ALL", "A2G"]
+    (shown,) = caplog.records
+    assert shown.name == "a_host.run"
+    assert f"kept in {tmp_path / 'results.json'}" in shown.getMessage()
+    assert shown.printed
+    report(tmp_path / "results.json", metrics, 20, _logger)
+    assert "95 % confidence over query identities, 20 draws" in caplog.records[-1].getMessage()
+
+
+def test_protocols_without_features_are_left_out(features, caplog):
+    caplog.set_level(logging.INFO)
+    every = [protocol.name for protocol in computable(features, [])]
+    assert every == list(choose(features.dataset))
+    aerial = [place for place, record in enumerate(features.records) if record.view == 0]
+    some = FeatureSet(features.dataset, [features.records[n] for n in aerial], (features.images[0][aerial],))
+    assert [protocol.name for protocol in computable(some, [], _logger)] == ["A2A"]
+    assert "left out, features were not extracted for them: A2G" in caplog.text
+    none = FeatureSet(features.dataset, features.records[:1], (features.images[0][:1],))
+    with pytest.raises(InputError, match="the features cover no protocol of CARGO; extract them again"):
+        computable(none, [])
+
+
+def test_thresholds_are_kept_by_protocol(features, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    wide = FeatureSet(features.dataset, features.records, (np.tile(features.images[0], 2),))
+    chosen = computable(wide, ["ALL"])
+    save_thresholds(tmp_path, Comparison(), wide, chosen, _logger)
+    kept = json.loads((tmp_path / "calibration_CARGO_ALL.json").read_text())
+    assert kept == json.loads(json.dumps(Comparison().thresholds(wide, chosen[0]).as_dict()))
+    assert f"same-person thresholds of CARGO/ALL in {tmp_path}" in caplog.text
+
+
+def test_the_host_says_what_the_package_logs(host):
+    logger, records = host
+    speak_through(logger)
+    speak_through(logger)  # a second run in one process
+    logging.getLogger("agreid_plugin.hosts.weights").info("loaded %d", 3)
+    assert [record.getMessage() for record in records] == ["loaded 3"]
+    logger.setLevel(logging.WARNING)
+    logging.getLogger("agreid_plugin.hosts.weights").info("loaded %d", 4)
+    assert len(records) == 1

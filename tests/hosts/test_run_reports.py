@@ -1,0 +1,256 @@
+"""Run cards of real runs of both hosts, `fastreid compare` and `fastreid report --paper` on them."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import assert_one_line
+from small_mmengine import CONFIGS
+
+from agreid_plugin.data.protocols import protocols
+from agreid_plugin.hosts.run_card import read_run_card
+
+pytestmark = pytest.mark.both_hosts
+
+FASTREID = {
+    "MODEL": {
+        "META_ARCHITECTURE": "VDT",
+        "BACKBONE": {"NAME": "build_vdt_backbone", "DEPTH": "tiny", "STRIDE_SIZE": [8, 8], "FEAT_DIM": 16},
+        "VIT": {"PATCH_SIZE": 8, "WIDTH": 16, "LAYERS": 2, "HEADS": 2},
+        "HEADS": {"NAME": "BNNeckHead"},
+    },
+    "INPUT": {"SIZE_TRAIN": [32, 16], "SIZE_TEST": [32, 16]},
+    "DATALOADER": {"SAMPLER_TRAIN": "ViewBalancedIdentitySampler", "NUM_INSTANCE": 4, "NUM_WORKERS": 0},
+    "DATASETS": {"NAMES": ["CARGO"], "TESTS": ["CARGO"]},
+    "SOLVER": {"IMS_PER_BATCH": 16, "MAX_EPOCH": 1, "WARMUP_ITERS": 0, "STEPS": [30], "OPT": "SGD", "BASE_LR": 0.05},
+    "TEST": {"IMS_PER_BATCH": 16},
+}
+IMAGES = 48  # to train on, and as many to test with
+
+
+def of_mmengine(path: Path, root: Path) -> Path:
+    """Write the same for mmengine, but with 8 images at a time; experiments need names of their own."""
+    images = [{"type": f"agreid_plugin.{name}"} for name in ("ReadImage", "Resize", "Pack")]
+    images[1]["size"] = [32, 16]
+    people = {"type": "agreid_plugin.ReIDDataset", "name": "CARGO", "data_root": str(root), "pipeline": images}
+    loader = {"num_workers": 0, "persistent_workers": False, "collate_fn": {"type": "pseudo_collate"}}
+    sampler = {"type": "agreid_plugin.ViewBalancedIdentitySampler", "batch_size": 8, "per_identity": 4}
+    in_turn = {"type": "DefaultSampler", "shuffle": False}
+    content = {
+        "custom_imports": {"imports": ["agreid_plugin"]},
+        "default_scope": "agreid_plugin",
+        "model": {**CONFIGS["VDT"], "num_ids": 4},
+        "train_dataloader": {**loader, "batch_size": 8, "dataset": people, "sampler": sampler},
+        "test_dataloader": {**loader, "batch_size": 16, "dataset": {**people, "split": "test"}, "sampler": in_turn},
+        "test_evaluator": {"type": "agreid_plugin.MultiProtocolMetric"},
+        "test_cfg": {},
+        "train_cfg": {"by_epoch": True, "max_epochs": 1},
+        "optim_wrapper": {
+            "type": "OptimWrapper",
+            "optimizer": {"type": "SGD", "lr": 0.05},
+            "accumulative_counts": 2,
+        },
+        "custom_hooks": [{"type": f"agreid_plugin.{name}"} for name in ("RunCard", "LearningGuard")],
+        "randomness": {"seed": 5},
+        "experiment_name": path.parent.name,
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+PAPER = {
+    "paper": {"title": "Mine", "venue": "V", "year": 2030},
+    "method": "VDT",
+    "setting": {"views": "", "input": [32, 16]},
+    "tables": [
+        {
+            "table": "Table 9",
+            "columns": [{"printed": "A<->G", "protocol": "CARGO/A2G", "metrics": ["mAP"]}],
+            "rows": {"VDT": [55.5], "Other": [44.4]},
+            "except": [{"rows": ["Other"], "printed": "A<->G", "protocol": "CARGO/AG-both", "note": "copied"}],
+        }
+    ],
+}
+
+
+@pytest.fixture
+def recipe(tmp_path, agsynth) -> Path:
+    """A configuration of fast-reid's in a project of its own."""
+    path = tmp_path / "projects" / "Mine" / "small.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text(yaml.safe_dump({**FASTREID, "DATASETS": {**FASTREID["DATASETS"], "ROOT": str(agsynth)}}))
+    return path
+
+
+@pytest.fixture
+def train(fastreid_command, recipe, tmp_path):
+    """Train by the recipe into a folder of this name."""
+
+    def run(name: str, *changes: object, code: int = 0) -> Path:
+        outcome = fastreid_command("train", "--config", recipe, "--output", tmp_path / name, *changes)
+        assert outcome.code == code, outcome.err
+        return tmp_path / name
+
+    return run
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_card_of_a_run_its_resume_and_its_evaluation(train, fastreid_command, recipe, tmp_path):
+    run = train("run")
+    card = read_run_card(run)
+    assert (card["host"], card["task"], card["recipe"]) == ("fast-reid", "train", str(recipe))
+    assert card["batch"] == {"per_process": 16, "processes": 1, "accumulation": 1, "global": 16}
+    assert card["protocols"] == [str(each) for each in protocols("CARGO").values()]
+    assert (card["synthetic"], card["weights"]) == (["CARGO"], {})
+    assert card["setup"] == {
+        "architecture": "VDT",
+        "variant": "",
+        "input": [32, 16],
+        "epochs": 1,
+        "optimizer": "SGD",
+        "learning_rate": 0.05,
+    }
+    (session,) = card["sessions"]
+    assert (session["outcome"], session["images"]) == ("finished", IMAGES)
+
+    train("run", "--resume", "SOLVER.MAX_EPOCH", 3)
+    card = read_run_card(run)
+    assert [each["images"] for each in card["sessions"]] == [IMAGES, 2 * IMAGES]
+    assert card["sessions"][0] == session
+    assert card["setup"]["epochs"] == 3
+
+    weights, features = run / "model_final.pth", tmp_path / "features.npz"
+    evaluation = ["eval", "--config", run / "config.yaml", "--protocols", "A2G"]
+    assert fastreid_command(*evaluation, "--weights", weights, "--save-features", features).code == 0
+    tested = read_run_card(run / "eval")
+    assert (tested["task"], tested["recipe"], tested["protocols"]) == ("eval", str(recipe), ["CARGO/A2G"])
+    assert tested["datasets"] == card["datasets"]
+    assert tested["weights"]["evaluated"]["sha256"] == digest(weights)
+    assert tested["sessions"][0]["outcome"] == "finished"
+    assert 0 < tested["sessions"][0]["images"] < IMAGES  # aerial queries, ground gallery
+
+    again = tmp_path / "again"
+    assert fastreid_command(*evaluation, "--features", features, "--output", again).code == 0
+    kept = read_run_card(again)
+    assert kept["weights"] == {"features": {"path": str(features), "sha256": digest(features), **size(features)}}
+    assert (kept["protocols"], kept["datasets"]) == (["CARGO/A2G"], {})
+
+
+def size(path: Path) -> dict[str, int]:
+    return {"bytes": path.stat().st_size}
+
+
+def test_a_run_that_is_stopped_says_by_what(train):
+    run = train("run", "SOLVER.BASE_LR", 0.0, code=2)
+    (session,) = read_run_card(run)["sessions"]
+    assert (session["outcome"], session["ended"] is None) == ("InputError", False)
+
+
+def test_two_runs_are_compared(train, fastreid_command, tmp_path):
+    a = train("a")
+    b = train("b", "SEED", 3, "SOLVER.IMS_PER_BATCH", 8, "MODEL.WEIGHTS", a / "model_final.pth")
+    outcome = fastreid_command("compare", a, b)
+    assert outcome.code == 0, outcome.err
+    groups = [
+        line.partition(":")[0] for line in outcome.out.splitlines() if line and not line.startswith((" ", "A ", "B "))
+    ]
+    assert groups == ["weights", "batch", "config", "seed"]
+    assert "learning rates are not scaled" in outcome.out
+    assert "SOLVER.IMS_PER_BATCH  16" in outcome.out
+
+    outcome = fastreid_command("compare", a, b / "run_card.json", "--json")
+    told = json.loads(outcome.out)["differences"]
+    assert told["seed"] == {"seed": {"a": 0, "b": 3}}
+    assert told["weights"] == {"initial": {"a": "not recorded", "b": digest(a / "model_final.pth")}}
+    assert told["batch"] == {"per_process": {"a": 16, "b": 8}, "global": {"a": 16, "b": 8}}
+    assert set(told["config"]) == {"MODEL.WEIGHTS", "SOLVER.IMS_PER_BATCH"}
+
+    copy = shutil.copytree(a, tmp_path / "copy")
+    assert fastreid_command("compare", a, copy).out == "identical in everything recorded\n"
+    assert json.loads(fastreid_command("compare", a, copy, "--json").out)["differences"] == {}
+    (copy / "run_card.json").write_text('{"versions": ')
+    assert_one_line(fastreid_command("compare", a, copy), "run_card.json", "not JSON")
+    (copy / "run_card.json").unlink()
+    assert_one_line(fastreid_command("compare", a, copy), "has no run_card.json")
+
+
+def test_a_run_is_set_beside_the_paper_of_its_recipe_or_of_its_name(train, fastreid_command, recipe):
+    run = train("run")
+    outcome = fastreid_command("report", run, "--paper")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("VDT (CVPR 2024)"), "by the architecture"
+    assert "not VDT's setting: images of 32x16 (there 256x128)" in outcome.out
+
+    (recipe.parent / "paper.yml").write_text(yaml.safe_dump(PAPER, sort_keys=False))
+    outcome = fastreid_command("report", run, "--paper", "--protocol", "CARGO/A2G")
+    lines = outcome.out.splitlines()
+    assert lines[0] == "Mine (V 2030): Mine", "beside the recipe"
+    assert lines[1] == "not comparable: CARGO of this run is AG-Synth, which no paper has"
+    measured = json.loads((run / "results.json").read_text())["CARGO"]["A2G"]["mAP"]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    assert rows[1:] == [
+        ["this run", "", f"{measured:.2f}", "", ""],
+        ["VDT", "Table 9, A<->G", "55.50", "", ""],
+        ["Other", "Table 9, A<->G", "44.40", "CARGO/AG-both", "[1]"],
+    ]
+    for name in ("visa", str(recipe.parent), str(recipe.parent / "paper.yml")):
+        assert fastreid_command("report", run / "results.json", "--paper", name).code == 0
+    assert_one_line(fastreid_command("report", run, "--paper", "Visaa"), "did you mean ViSA")
+    assert_one_line(fastreid_command("report", run, "--paper", "none.yml"), "none.yml does not exist")
+    assert_one_line(
+        fastreid_command("report", run, "--paper", "ViSA", "--protocol", "CARGO/A2"), "did you mean CARGO/A2G"
+    )
+    assert_one_line(fastreid_command("report", run, run, "--paper"), "leave B out")
+    assert_one_line(fastreid_command("report", run), "name B or add --paper")
+    (run / "run_card.json").unlink()
+    assert_one_line(fastreid_command("report", run, "--paper"), "which paper?", "ViSA")
+    assert "Rank-1" in fastreid_command("report", run, "--paper", "VDT").out
+
+
+def test_a_run_of_mmengine_has_a_card_too_and_compares_with_the_other_host(train, fastreid_command, agsynth, tmp_path):
+    config, run = of_mmengine(tmp_path / "tiny.json", agsynth), tmp_path / "mm"
+    outcome = fastreid_command("train", "--config", config, "--output", run)
+    assert outcome.code == 0, outcome.err
+    card = read_run_card(run)
+    assert (card["host"], card["task"], card["recipe"], card["seed"]) == ("mmengine", "train", str(config), 5)
+    assert card["batch"] == {"per_process": 8, "processes": 1, "accumulation": 2, "global": 16}
+    (session,) = card["sessions"]
+    assert (session["outcome"], session["images"]) == ("finished", IMAGES)
+
+    weights = run / "epoch_1.pth"
+    evaluation = [
+        "eval",
+        "--config",
+        run / "tiny.json",
+        "--weights",
+        weights,
+        "experiment_name",
+        f"{tmp_path.name}-eval",
+    ]
+    outcome = fastreid_command(*evaluation)
+    assert outcome.code == 0, outcome.err
+    tested = read_run_card(run / "eval")
+    assert (tested["task"], tested["recipe"], tested["synthetic"]) == ("eval", str(config), ["CARGO"])
+    assert tested["weights"]["evaluated"]["sha256"] == digest(weights)
+    assert tested["protocols"] == [str(each) for each in protocols("CARGO").values()]
+    assert fastreid_command("report", run / "eval", "--paper").out.startswith("VDT (CVPR 2024)")
+
+    told = json.loads(fastreid_command("compare", train("fr", "SEED", 5), run, "--json").out)["differences"]
+    assert told["run"] == {"host": {"a": "fast-reid", "b": "mmengine"}}
+    assert told["batch"] == {"per_process": {"a": 16, "b": 8}, "accumulation": {"a": 1, "b": 2}}
+    assert not {"datasets", "seed", "config", "patches", "setup"} & set(told)
+
+
+def test_a_run_of_mmengine_that_is_stopped_says_by_what(fastreid_command, agsynth, tmp_path):
+    config = of_mmengine(tmp_path / "tiny.json", agsynth)
+    lr = ["optim_wrapper.optimizer.lr", 0.0]
+    outcome = fastreid_command("train", "--config", config, "--output", tmp_path / "run", *lr)
+    assert outcome.code == 2, outcome.out
+    (session,) = read_run_card(tmp_path / "run")["sessions"]
+    assert (session["outcome"], session["ended"] is None) == ("InputError", False)

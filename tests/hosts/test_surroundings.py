@@ -1,0 +1,139 @@
+"""What `fastreid doctor` finds around an installation: datasets, weight files, room on the disk, a smoke training."""
+
+import json
+import shutil
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from agreid_plugin.data.datasets import DATASETS
+from agreid_plugin.hosts import smoke, surroundings, weight_files
+
+WEIGHTS = {"a": torch.ones(2, 3), "b": torch.zeros(4)}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FASTREID_DATASETS", raising=False)
+    monkeypatch.delenv("FASTREID_WEIGHTS", raising=False)
+
+
+def test_weight_files_are_described(tmp_path, monkeypatch):
+    torch.save({"model": WEIGHTS}, "plain.pth")
+    save_file(WEIGHTS, "plain.safetensors")
+    np.savez("plain.npz", **{name: value.numpy() for name, value in WEIGHTS.items()})
+    torch.jit.script(nn.Linear(2, 2)).save("script.pt")
+    found = weight_files.examined(["plain.pth", "plain.safetensors", "plain.npz", "script.pt"])
+    assert all(finding.ok for finding in found)
+    formats = ("torch, 2", "safetensors, 2", "npz, 2", "TorchScript, 2")
+    for finding, format_ in zip(found, formats, strict=True):
+        assert f"not known by its hash; {format_} tensors, " in finding.text
+    assert "1e-05 M numbers" in found[0].text
+    digest = weight_files.sha256(tmp_path / "plain.pth")
+    monkeypatch.setattr(weight_files, "known", lambda: {digest: "the file of this test"})
+    (finding,) = weight_files.examined(["plain.pth"])
+    assert finding.text == f"plain.pth: the file of this test; torch, 2 tensors, 1e-05 M numbers; sha256 {digest[:12]}"
+
+
+def test_a_hash_in_a_name_is_compared(tmp_path):
+    torch.save(WEIGHTS, "plain.pth")
+    digest = weight_files.sha256(tmp_path / "plain.pth")
+    assert not digest[:16].isdecimal()
+    for name, ok, words in (
+        (f"net-{digest[:16]}.pth", True, "as its name says"),
+        (
+            "net-deadbeef.pth",
+            False,
+            f"its name says sha256 deadbeef, its content has {digest[:8]}: damaged, or another",
+        ),
+        ("net-20260101.pth", True, "not known by its hash"),  # a date
+    ):
+        shutil.copy("plain.pth", name)
+        (finding,) = weight_files.examined([name])
+        assert (finding.ok, words in finding.text) == (ok, True), finding
+
+
+def test_weight_files_that_cannot_be_read():
+    with open("cut.pth", "wb") as file:
+        file.write(b"PK\x03\x04 cut")
+    cut, gone = weight_files.examined(["cut.pth", "gone.pth"])
+    assert not cut.ok
+    assert not gone.ok
+    assert "cut.pth" in cut.text
+    assert gone.text == "weight file gone.pth does not exist"
+
+
+def test_weight_files_are_found(tmp_path, monkeypatch):
+    for folder in ("weights", "pretrained", "mine"):
+        (tmp_path / folder).mkdir()
+        torch.save(WEIGHTS, tmp_path / folder / f"{folder}.pth")
+        (tmp_path / folder / "notes.txt").touch()
+    monkeypatch.setenv("FASTREID_WEIGHTS", str(tmp_path / "mine"))
+    assert sorted(path.name for path in weight_files.found_files()) == ["mine.pth", "pretrained.pth", "weights.pth"]
+
+
+def test_known_hashes_are_hashes():
+    assert all(len(digest) == 64 and int(digest, 16) for digest in weight_files.known())
+    assert "CLIP ViT-B/16 of OpenAI" in weight_files.known().values()
+
+
+def test_datasets_are_found_and_counted(agsynth, tmp_path, monkeypatch):
+    (tmp_path / "root" / "reid" / "ag_reid_v2" / "train").mkdir(parents=True)
+    (tmp_path / "root" / "reid" / "ag_reid_v2" / "train" / "a.JPG").touch()
+    found = surroundings.datasets([str(agsynth), str(tmp_path / "root"), "nowhere"])
+    assert found["CARGO (AG-Synth)"] == f"96 images in {agsynth / 'CARGO'}"
+    assert found["AG-ReID.v2"] == f"1 images in {tmp_path / 'root' / 'reid' / 'ag_reid_v2'}"
+    assert found["nowhere"] == "no such folder"
+    missing = found["not here"].split(", ")
+    assert "LAGPeR" in missing
+    assert len(missing) == sum(bool(source.folders) for source in DATASETS.values()) - 2
+    monkeypatch.setenv("FASTREID_DATASETS", str(agsynth / "CARGO"))  # the dataset's own folder
+    assert "CARGO (AG-Synth)" in surroundings.datasets()
+
+
+def test_little_room_is_a_warning(tmp_path, monkeypatch):
+    assert all(finding.ok for finding in surroundings.room("logs/none/yet"))
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(4.2e9))
+    output, temporary, *_ = surroundings.room("logs")
+    assert (output.ok, output.warns, temporary.warns) == (True, True, False)
+    assert output.text == "4.2 GB free for output (logs): less than 5 GB, a run may end for want of room"
+
+
+def test_doctor_tells_it_all(fastreid_command, agsynth):
+    torch.save(WEIGHTS, "net-deadbeef.pth")
+    outcome = fastreid_command("doctor", "--quick", "--root", agsynth, "--weights", "net-deadbeef.pth")
+    assert outcome.code == 1
+    assert "  FAIL  net-deadbeef.pth: its name says" in outcome.out
+    assert f"  CARGO (AG-Synth)  96 images in {agsynth / 'CARGO'}" in outcome.out
+    assert "tiny ViSA" not in outcome.out
+
+
+def test_doctor_for_machines(fastreid_command):
+    outcome = fastreid_command("doctor", "--quick", "--json")
+    report = json.loads(outcome.out)
+    assert outcome.code == 0
+    assert {"versions", "devices", "repairs", "datasets", "weights", "disk", "checks"} <= set(report)
+    assert all(check["ok"] for check in report["checks"])
+
+
+def test_a_training_that_fails_or_learns_nothing_is_a_finding():
+    def fails(root, output):
+        raise RuntimeError("no such kernel\nand more")
+
+    def stalls(root, output):
+        assert (root / "CARGO").is_dir()
+        return smoke.Trained([2.0, 2.1, 2.0, 2.1], 5, [0.1])
+
+    broken, still = smoke.smoke({"one": fails, "other": stalls})
+    assert broken.text == "one cannot train a tiny ViSA on AG-Synth: RuntimeError: no such kernel"
+    assert not broken.ok
+    assert not still.ok
+    assert "loss 2.00 to 2.10" in still.text
+    assert smoke.smoke({}) == []

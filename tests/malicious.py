@@ -1,0 +1,61 @@
+"""Files that would do harm if they were trusted: each would leave a file behind."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class Writes:
+    """Pickled as a call that makes a file."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self):
+        return open, (str(self.marker), "w")
+
+
+def evil_checkpoint(path: Path, marker: Path, **content: Any) -> Path:
+    """Write a checkpoint that makes the file `marker` when it is unpickled."""
+    torch.save({**content, "more": Writes(marker)}, path)
+    return path
+
+
+def evil_yaml(marker: Path) -> str:
+    """A value of YAML that makes the file `marker` when it is read without care."""
+    return f"!!python/object/apply:builtins.open [{str(marker)!r}, w]"
+
+
+def slipping_zip(path: Path, inside: dict[str, bytes] | None = None) -> Path:
+    """Write a zip file with names that lead out of wherever it would be unpacked."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (inside or {}).items():
+            archive.writestr(name, content)
+        for name in ("../slipped.txt", "../../slipped.txt", str(path.parent / "slipped.txt"), "a/../../slipped.npy"):
+            archive.writestr(zipfile.ZipInfo(name), b"slipped")
+    return path
+
+
+def slipping_tar(path: Path) -> Path:
+    """Write a tar archive, which torch once kept weights in, with such a name."""
+    with tarfile.open(path, "w") as archive:
+        entry = tarfile.TarInfo("../slipped.txt")
+        entry.size = 7
+        archive.addfile(entry, io.BytesIO(b"slipped"))
+    return path
+
+
+def zip_bomb(path: Path, name: str, head: bytes = b"", size: int = 2**31) -> Path:
+    """Write a small zip file that claims to hold `size` bytes, and does: zeros."""
+    whole = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+    with whole as archive, archive.open(name, "w", force_zip64=True) as stream:
+        stream.write(head)
+        for _ in range(size // 2**24):
+            stream.write(bytes(2**24))
+    return path

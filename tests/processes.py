@@ -1,0 +1,62 @@
+"""Several processes of a test, forked from it, so that nothing is imported again and what it registered is there."""
+
+import json
+import multiprocessing
+import os
+import queue
+import socket
+from collections.abc import Callable
+
+import torch.distributed as dist
+from conftest import Outcome
+
+
+def in_processes(count: int, work: Callable[[], str], grouped: bool = True, seconds: float = 120) -> list[str]:
+    """Run `work` in processes; return what each returned, or the error it raised, by rank.
+
+    They are told what torchrun would tell them, and share a gloo group if they are to be `grouped`.
+    """
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    given = (count, _free_port(), grouped, work, results)
+    processes = [context.Process(target=_run, args=(rank, *given)) for rank in range(count)]
+    for process in processes:
+        process.start()
+    try:
+        found = dict(results.get(timeout=seconds) for _ in processes)
+    except queue.Empty:
+        raise AssertionError(f"{count} processes did not end within {seconds} s") from None
+    finally:
+        for process in processes:
+            process.join(5)
+            process.kill()
+    return [found[rank] for rank in range(count)]
+
+
+def in_a_process(command: Callable[..., Outcome], argv: list) -> Outcome:
+    """Run a command in a process of its own, as what it leaves behind would trouble the tests that come next."""
+
+    def work() -> str:
+        outcome = command(*argv)
+        return json.dumps([outcome.code, outcome.out, outcome.err])
+
+    (told,) = in_processes(1, work, grouped=False)
+    return Outcome(*json.loads(told))
+
+
+def _run(rank: int, count: int, port: int, grouped: bool, work: Callable[[], str], results) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(count))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    try:
+        if grouped:
+            dist.init_process_group("gloo")
+        told = work()
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+    results.put((rank, told))
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

@@ -1,0 +1,180 @@
+"""A process that has imported everything and forks the `fastreid` command from itself, ended at a chosen event.
+
+Importing torch and a host takes seconds, and a process that has computed gradients cannot be forked to compute more. So
+tests that kill many runs start this one, which has computed nothing, and have it fork each run.
+"""
+
+import faulthandler
+import importlib
+import json
+import multiprocessing
+import multiprocessing.util
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+EVENTS = {
+    "fastreid": {
+        "step": ("agreid_plugin.hosts.fastreid.loop", "ResumableTrainer", "run_step"),
+        "hooks": ("agreid_plugin.hosts.fastreid.loop", "ResumableTrainer", "after_step"),
+        "evaluate": ("agreid_plugin.hosts.fastreid.evaluator", "MultiProtocolEvaluator", "process"),
+        "set up": ("agreid_plugin.hosts.fastreid.trainer", "Trainer", "resume_or_load"),
+    },
+    "mmengine": {
+        "step": ("mmengine.model.base_model.base_model", "BaseModel", "train_step"),
+        "hooks": ("mmengine.runner.loops", "EpochBasedTrainLoop", "run_iter"),
+        "evaluate": ("agreid_plugin.hosts.mmengine.metrics", "MultiProtocolMetric", "process"),
+        "set up": ("mmengine.runner.runner", "Runner", "load_or_resume"),
+    },
+}
+MOST_SECONDS = 120
+WRITING = {"rename": ("pathlib", "Path", "replace"), "written": ("os", None, "fsync"), "torn": ("torch", None, "save")}
+
+
+@dataclass
+class Ended:
+    """How a run ended: its exit code, negative for the number of the signal that killed it, and what it said."""
+
+    code: int
+    said: str
+
+
+class Zygote:
+    """The client's side of the process."""
+
+    def __init__(self, *hosts: str):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *hosts],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def run(self, *argv: object, at: tuple[str, int] | None = None, send: int = signal.SIGKILL, **limits: int) -> Ended:
+        """Run the command; at the n-th event of a kind it is sent a signal. A limit is `file_size` in bytes."""
+        request = {"argv": [str(each) for each in argv], "at": at, "send": int(send), **limits}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return Ended(**json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """End it."""
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@contextmanager
+def zygote(*hosts: str):
+    """Have such a process for a while."""
+    process = Zygote(*hosts)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def _serve(hosts: list[str]) -> None:
+    import torch
+
+    from agreid_plugin.hosts import workers
+
+    torch.set_num_threads(1)
+    workers._context = lambda _: multiprocessing.get_context("fork")
+    for host in hosts:
+        importlib.import_module(f"agreid_plugin.hosts.{host}.run")
+        for module, *_ in EVENTS[host].values():
+            importlib.import_module(module)
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        log = Path(tempfile.gettempdir()) / f"zygote-{os.getpid()}.txt"
+        child = os.fork()
+        if not child:
+            _run(json.loads(line), log, hosts)
+        answers.write(json.dumps({"code": _wait(child), "said": log.read_text()}) + "\n")
+        answers.flush()
+        log.unlink()
+
+
+def _wait(child: int) -> int:
+    """Return how a run ended, or -14 for one that hangs and is killed with all its processes."""
+    end = time.monotonic() + MOST_SECONDS
+    while time.monotonic() < end:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -signal.SIGALRM
+
+
+def _run(request: dict, log: Path, hosts: list[str]) -> None:
+    from agreid_plugin.cli import main
+
+    output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.setpgid(0, 0)
+    faulthandler.dump_traceback_later(MOST_SECONDS - 20)
+    if request["at"]:
+        _arm(*request["at"], request["send"], hosts)
+    if "file_size" in request:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_size"],) * 2)
+    code = 70
+    try:
+        code = main(request["argv"])
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        multiprocessing.util._exit_function()  # as Python ends, waiting for data workers
+        os._exit(code)
+
+
+def _arm(event: str, number: int, send: int, hosts: list[str]) -> None:
+    """Have the process send itself a signal at the n-th event."""
+    for module, owner, name in {{**EVENTS[host], **WRITING}[event] for host in hosts}:
+        place = importlib.import_module(module)
+        place = getattr(place, owner) if owner else place
+        setattr(place, name, _counted(getattr(place, name), event, number, send))
+
+
+def _counted(native, event: str, number: int, send: int):
+    calls = []
+
+    def call(*args, **options):
+        calls.append(event)
+        if len(calls) != number:
+            return native(*args, **options)
+        if event == "torn":
+            return _torn(native, send, *args)
+        if event == "rename":
+            os.kill(os.getpid(), send)
+        result = native(*args, **options)
+        os.kill(os.getpid(), send)
+        return result
+
+    return call
+
+
+def _torn(save, send: int, content: object, file) -> None:
+    """Write half of a checkpoint."""
+    save(content, file)
+    file.flush()
+    os.ftruncate(file.fileno(), file.tell() // 2)
+    os.kill(os.getpid(), send)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1:])
