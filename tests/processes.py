@@ -6,7 +6,10 @@ import os
 import queue
 import socket
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from conftest import Outcome
 
@@ -33,6 +36,18 @@ def in_processes(count: int, work: Callable[[], str], grouped: bool = True, seco
     return [found[rank] for rank in range(count)]
 
 
+def returned_by(count: int, work: Callable[[int], Any], folder: Path) -> list[Any]:
+    """Run `work(rank)` in processes that share a gloo group; return what each returned, through files in a folder."""
+
+    def save() -> str:
+        torch.save(work(dist.get_rank()), folder / f"{dist.get_rank()}.pt")
+        dist.barrier()  # gloo may abort whose partner goes while it still exchanges
+        return "saved"
+
+    assert in_processes(count, save) == ["saved"] * count
+    return [torch.load(folder / f"{rank}.pt") for rank in range(count)]
+
+
 def in_a_process(command: Callable[..., Outcome], argv: list) -> Outcome:
     """Run a command in a process of its own, as what it leaves behind would trouble the tests that come next."""
 
@@ -46,7 +61,7 @@ def in_a_process(command: Callable[..., Outcome], argv: list) -> Outcome:
 
 def _run(rank: int, count: int, port: int, grouped: bool, work: Callable[[], str], results) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(count))
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), GLOO_SOCKET_IFNAME="lo")
     try:
         if grouped:
             dist.init_process_group("gloo")

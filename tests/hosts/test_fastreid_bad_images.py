@@ -16,7 +16,7 @@ from processes import in_a_process, in_processes
 from agreid_plugin.evaluation import load_features, load_results
 from agreid_plugin.hosts.fastreid import transforms
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.distributed import set_local_group
+from agreid_plugin.hosts.fastreid.distributed import local_group
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 
 SKIP = ["DATASETS.BAD_IMAGES", "skip", "SOLVER.MAX_EPOCH", 1]
@@ -97,8 +97,8 @@ def test_all_processes_put_theirs_on_the_list(config, folder, tmp_path):
 
 
 def _train(cfg) -> str:
-    set_local_group(comm.get_world_size())
-    Trainer(cfg).train()
+    with local_group(comm.get_world_size()):
+        Trainer(cfg).train()
     return "trained"
 
 

@@ -15,7 +15,7 @@ from processes import in_processes
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import transforms
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.distributed import set_local_group
+from agreid_plugin.hosts.fastreid.distributed import local_group
 from agreid_plugin.hosts.fastreid.loss_registry import LOSSES, LossEntry
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.steps import read_step
@@ -112,9 +112,9 @@ def test_images_that_are_not_finite_are_named(fastreid_command, config, tmp_path
 
 
 def train_in_a_process(cfg) -> str:
-    set_local_group(comm.get_world_size())
     logging.getLogger("fastreid").handlers.clear()
-    Trainer(cfg).train()
+    with local_group(comm.get_world_size()):
+        Trainer(cfg).train()
     return "trained"
 
 

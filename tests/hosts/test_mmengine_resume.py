@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from mmengine.dataset import BaseDataset
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, FUNCTIONS, METRICS, MODELS
 from mmengine.runner import Runner
+from processes import returned_by
 from torch import nn
 
 from agreid_plugin.data.random_states import random_state, restore_random_state
@@ -195,10 +195,8 @@ def runner_of(network: nn.Module, **more) -> SimpleNamespace:
     return SimpleNamespace(model=network, logger=logging.getLogger("parts"), **more)
 
 
-def one_of_two(rank: int, folder: str) -> None:
+def one_of_two(rank: int) -> tuple:
     """One of two processes: buffers and random numbers of its own, shared and kept."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     network = nn.BatchNorm1d(2)
     network.running_mean += rank
     network.num_batches_tracked += 5 + rank
@@ -210,14 +208,11 @@ def one_of_two(rank: int, folder: str) -> None:
     drawn, resumed = torch.rand(3), ExactResume()
     resumed.after_load_checkpoint(runner_of(network, seed=0), checkpoint)
     resumed.before_train_epoch(runner_of(network, epoch=1))
-    torch.save((network.state_dict(), drawn, torch.rand(3)), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return network.state_dict(), drawn, torch.rand(3)
 
 
-def test_two_processes_share_buffers_and_keep_their_random_numbers(tmp_path, monkeypatch):
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.spawn(one_of_two, (str(tmp_path),), nprocs=2)
-    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+def test_two_processes_share_buffers_and_keep_their_random_numbers(tmp_path):
+    found = returned_by(2, one_of_two, tmp_path)
     for buffers, drawn, again in found:
         assert buffers["running_mean"].tolist() == [0, 0]
         assert buffers["num_batches_tracked"] == 5

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import torch.distributed as dist
+from processes import returned_by
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -45,25 +45,18 @@ def loss_and_gradients(model: nn.Module, loss: nn.Module, images, texts, pids) -
     return [value.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
 
 
-def train_one_step(rank: int, folder: str) -> None:
+def train_one_step(rank: int) -> tuple:
     """One of two processes: its half of the pairs, gathered, and the averaged gradients."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     model = DistributedDataParallel(Towers())
     half = [values[4 * rank : 4 * rank + 4] for values in batch()]
     found = {name: loss_and_gradients(model, loss, *half) for name, loss in losses(gather=True).items()}
-    torch.save((found, gather_labels(torch.tensor([rank, 7]), torch.tensor([rank == 0, True]))), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return found, gather_labels(torch.tensor([rank, 7]), torch.tensor([rank == 0, True]))
 
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-    """What two processes saved, in the order of their ranks."""
-    folder = tmp_path_factory.mktemp("processes")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        torch.multiprocessing.spawn(train_one_step, (str(folder),), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    """What two processes found, in the order of their ranks."""
+    return returned_by(2, train_one_step, tmp_path_factory.mktemp("processes"))
 
 
 @pytest.mark.parametrize("name", ["nitc", "ritc", "supcon"])

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.distributed as dist
+from processes import returned_by
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.nn.parallel import DistributedDataParallel
@@ -538,10 +538,9 @@ class LossesOf(nn.Module):
         return sum(self.method.losses(self.method(data), data).values())
 
 
-def train_two_steps(rank: int, folder: str) -> None:
+def train_two_steps(rank: int) -> dict[str, dict[str, Tensor]]:
     """One of two processes: the first has aerial images alone, the second ground ones."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    trained = {}
     for variant in VARIANTS:
         model = DistributedDataParallel(LossesOf(small_visa(variant)))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -549,16 +548,15 @@ def train_two_steps(rank: int, folder: str) -> None:
             optimizer.zero_grad()
             model(batch(seed=10 * rank + step).with_(views=torch.full((6,), rank))).backward()
             optimizer.step()
-        torch.save(dict(model.module.method.named_parameters()), f"{folder}/{variant}{rank}.pt")
-    dist.destroy_process_group()
+        trained[variant] = dict(model.module.method.named_parameters())
+    return trained
 
 
-def test_two_processes_of_one_view_each_agree(tmp_path, monkeypatch):
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.spawn(train_two_steps, (str(tmp_path),), nprocs=2)
+def test_two_processes_of_one_view_each_agree(tmp_path):
+    trained = returned_by(2, train_two_steps, tmp_path)
     for variant in VARIANTS:
         start = dict(small_visa(variant).named_parameters())
-        first, second = (torch.load(tmp_path / f"{variant}{rank}.pt") for rank in range(2))
+        first, second = (theirs[variant] for theirs in trained)
         for name, parameter in first.items():
             assert torch.equal(parameter, second[name]), name
         moved = first["backbone.encoder.view_tokens"] - start["backbone.encoder.view_tokens"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
+from processes import returned_by
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import set_checkpoint_early_stop
@@ -364,25 +364,17 @@ def spread(chunk: int, gather: bool) -> TAGCLIP:
     return model
 
 
-def train_one_step(rank: int, folder: str) -> None:
+def train_one_step(rank: int) -> tuple:
     """One of two processes: its half of the pairs, in chunks of 3, gathered, and the averaged gradients."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     model = DistributedDataParallel(spread(3, gather=True))
     data = pairs(unknown=False)
     half = data.with_(**{name: value[4 * rank : 4 * rank + 4] for name, value in data.present().items()})
-    found = [learned(model, half) for _ in range(2)][1]  # a second step finds the wrapper as the first did
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return [learned(model, half) for _ in range(2)][1]  # a second step finds the wrapper as the first did
 
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("processes")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        torch.multiprocessing.spawn(train_one_step, (str(folder),), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return returned_by(2, train_one_step, tmp_path_factory.mktemp("processes"))
 
 
 def test_two_processes_with_chunks_have_the_gradients_of_one_without(processes):

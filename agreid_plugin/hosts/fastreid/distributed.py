@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,9 +25,11 @@ class AnyDeviceDataParallel(DistributedDataParallel):
 
 def in_local_group(main: Callable[..., None], *args: Any) -> None:
     """Run `main(*args)`, in a run of several processes after giving the host its group of this machine's."""
-    if dist.is_initialized():
-        set_local_group(member().place.machine)
-    main(*args)
+    if not dist.is_initialized():
+        main(*args)
+        return
+    with local_group(member().place.machine):
+        main(*args)
 
 
 def distributed_worker(
@@ -43,18 +46,26 @@ def distributed_worker(
     rank = machine_rank * processes_per_machine + local_rank
     dist.init_process_group(default_backend(), init_method=dist_url, world_size=world_size, rank=rank)
     comm.synchronize()
-    set_local_group(machine_rank)
     try:
-        main_func(*args)
+        with local_group(machine_rank):
+            main_func(*args)
     finally:
         dist.destroy_process_group()
 
 
-def set_local_group(machine: int | str) -> None:
-    """Give the host its group of the processes on this machine; every rank makes every group, as torch demands."""
+@contextmanager
+def local_group(machine: int | str) -> Iterator[None]:
+    """Give the host its group of the processes on this machine; every rank makes every group, as torch demands.
+
+    It is taken back in the end: gloo may abort a process at whose exit a group is still there.
+    """
     machines: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(machines, machine)
     for each in dict.fromkeys(machines):
         group = dist.new_group([rank for rank, theirs in enumerate(machines) if theirs == each])
         if each == machine:
             comm._LOCAL_PROCESS_GROUP = group
+    try:
+        yield
+    finally:
+        comm._LOCAL_PROCESS_GROUP = None

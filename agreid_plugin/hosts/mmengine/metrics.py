@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ class MultiProtocolMetric(BaseMetric):
         self.features: FeatureSet | None = None
         self.metrics: list[Metrics] = []
         self.unreadable: set[str] = set()
-        self._group: dist.ProcessGroup | None = None
+        self._group: weakref.ref[dist.ProcessGroup] | None = None
 
     @property
     def test_set(self) -> TestSet:
@@ -113,9 +114,10 @@ class MultiProtocolMetric(BaseMetric):
         told = [self._computed(parts)] if is_main_process() else [None]
         if group is not None:
             dist.broadcast_object_list(told, src=0, group=group)
-        if isinstance(told[0], InputError):  # on every process, or the others would wait for the main one
-            raise told[0]
-        return told[0]
+        (numbers,) = told
+        if isinstance(numbers, str):  # on every process, or the others would wait for the main one
+            raise InputError(numbers)
+        return numbers
 
     def tell_unreadable(self, folder: str) -> None:
         """List the images of the last pass that could not be read in a run's folder, if there were any."""
@@ -140,12 +142,13 @@ class MultiProtocolMetric(BaseMetric):
             numbers[SELECTS] = (selecting["mAP"] + selecting["Rank-1"]) / 2
         return numbers
 
-    def _computed(self, parts: Sequence[Collected]) -> dict[str, float] | InputError:
+    def _computed(self, parts: Sequence[Collected]) -> dict[str, float] | str:
+        """Return the numbers, or in words what is wrong with the parts."""
         try:
             self.unreadable = {path for *_, paths in parts for path in paths}
             return self.compute_metrics([pair for keys, values, _ in parts for pair in zip(keys, values, strict=True)])
         except InputError as error:
-            return error
+            return str(error)
 
     def _true_positive_rates(self, protocol: Protocol) -> dict[str, float]:
         try:
@@ -160,11 +163,15 @@ class MultiProtocolMetric(BaseMetric):
         }
 
     def _cpu_group(self) -> dist.ProcessGroup:
-        """Return processes to exchange features of any size with, in memory and not through files."""
-        if self._group is None:
-            is_gloo = dist.get_backend() == "gloo"
-            self._group = dist.group.WORLD if is_gloo else dist.new_group(backend="gloo")
-        return self._group
+        """Return processes to exchange features of any size with, in memory and not through files.
+
+        torch keeps them, and nobody else may: gloo can abort a process at whose exit a group is still there.
+        """
+        if dist.get_backend() == "gloo":
+            return dist.group.WORLD
+        if self._group is None or self._group() is None:
+            self._group = weakref.ref(dist.new_group(backend="gloo"))
+        return self._group()
 
 
 def _options(name: str, kind: type, given: Mapping[str, Any] | None) -> Any:
