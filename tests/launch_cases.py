@@ -3,15 +3,19 @@
 import os
 import signal
 import time
+import weakref
 from argparse import Namespace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
+from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts import launching
-from agreid_plugin.hosts.process_group import at_step
+from agreid_plugin.hosts.process_group import at_step, member
 
 ALONE = {"launcher": None, "num_gpus": None, "num_machines": 1, "machine_rank": 0, "dist_url": None, "resume": False}
 
@@ -30,7 +34,8 @@ def exchange() -> float:
 
 def leave_pid(folder: str) -> None:
     """Write which process this is into a file by its rank."""
-    Path(folder, f"{dist.get_rank()}.pid").write_text(str(os.getpid()))
+    with whole_file(Path(folder, f"{dist.get_rank()}.pid")) as draft:  # somebody waits for it, and reads
+        draft.write_text(str(os.getpid()))
 
 
 def work(how: str, folder: str) -> None:
@@ -66,28 +71,43 @@ SABOTAGE = {
 
 
 def as_a_task(rank: int, environment: dict[str, str], how: str, folder: str) -> None:
-    """What `work` does and how it ends, in one of two processes that a launcher has started."""
+    """What `work` does, how it ends, and whether torch's group outlives it in a process that a launcher has started."""
     os.environ.update(environment)
+    groups: list[weakref.ref] = []
+
+    def grouped_work() -> None:
+        groups.append(weakref.ref(dist.group.WORLD))
+        work(how, folder)
+
     try:
-        with launching.started(args := arguments(None, 5.0)):
+        with launching.started(args := arguments(None, 60.0)):
             launching.claim(Path(folder), args)
-            launching.launch(work, (how, folder), args)
+            launching.launch(grouped_work, (), args)
         outcome = "done"
     except (Exception, SystemExit) as error:
         outcome = f"{type(error).__name__}: {error}"
+        if groups[0]() is not None:  # while the error is there, too
+            outcome += " and a group of processes is left"
     Path(folder, f"{rank}.outcome").write_text(outcome)
 
 
 def sleeping_training(cfg, args: Namespace) -> None:
-    """fast-reid's training in one of two processes, the second of which sleeps at step 2."""
+    """fast-reid's training in one of two processes, the second of which sleeps at step 2.
+
+    Until then they wait for each other as long as it takes, and for 3 seconds from there on: on a busy machine one may
+    be as late with its imports.
+    """
     from agreid_plugin.hosts.fastreid import run
 
     told = hooks().StepTold.before_step
 
     def told_then_sleeping(hook) -> None:
         told(hook)
-        if dist.get_rank() == 1 and hook.trainer.iter == 2:
-            time.sleep(600)
+        if hook.trainer.iter == 2:
+            dist.barrier()
+            member().timeout = 3.0
+            distributed_c10d._set_pg_timeout(timedelta(seconds=3), dist.group.WORLD)
+            SABOTAGE["sleep" if dist.get_rank() == 1 else "nothing"]()
 
     hooks().StepTold.before_step = told_then_sleeping
     run._train_process(cfg, args)

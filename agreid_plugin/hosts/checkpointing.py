@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from agreid_plugin.data.whole_files import remove_drafts, whole_file
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.run_checks import MARKER
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _logger = logging.getLogger("fastreid.checkpoint")
 
@@ -49,9 +53,34 @@ def surviving_the_disk(path: Path, more: str = "") -> Iterator[list[Path]]:
             "%s was not written: %s, %.1f MB are free; the run goes on%s",
             path,
             cause.strerror or cause,
-            shutil.disk_usage(path.parent).free / 1e6,
+            _free(path.parent) / 1e6,
             f", {more}" if more else "",
         )
+
+
+def _free(folder: Path) -> int:
+    """Return the bytes that are free for a folder, which may be what is gone."""
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+    return shutil.disk_usage(there).free
+
+
+def spare_tensorboard(writer: SummaryWriter) -> None:
+    """Have a full disk cost TensorBoard's file what it was to hold, told once; the thread that writes it would die."""
+    file, told = writer.file_writer.event_writer._general_file_writer, []
+
+    def spared(native: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> None:
+            try:
+                native(*args)
+            except OSError:
+                if not told:
+                    told.append(native)
+                    with surviving_the_disk(Path(os.fsdecode(file.filename))):
+                        raise
+
+        return call
+
+    file.write, file.flush = spared(file.write), spared(file.flush)
 
 
 def _disk_error(error: BaseException | None) -> OSError | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from tqdm import tqdm
 
@@ -35,8 +36,19 @@ class _Belonging(logging.Filter):
         return not expected and short and not any(part in text for part in self.noise)
 
 
+def _told_once(handler: logging.Handler, record: logging.LogRecord) -> None:
+    """Say once that the disk takes no more of a log; Python would show a traceback for every line of it."""
+    error = sys.exc_info()[1]
+    if not isinstance(error, OSError):
+        type(handler).handleError(handler, record)
+    elif not getattr(handler, "told", False):
+        handler.told = True
+        name = getattr(handler.stream, "name", "the log")
+        tqdm.write(f"fastreid: {name} was not written: {error.strerror or error}; the run goes on", file=sys.stderr)
+
+
 def tidy(logger: logging.Logger, noise: Sequence[str] = ()) -> None:
-    """Put our handler in the place of the one that prints on standard output.
+    """Put our handler in the place of the one that prints on standard output, and have the others survive a full disk.
 
     Args:
         logger: the host's.
@@ -51,3 +63,5 @@ def tidy(logger: logging.Logger, noise: Sequence[str] = ()) -> None:
                 ours.addFilter(each)
             logger.removeHandler(handler)
             logger.addHandler(ours)
+        elif isinstance(handler, logging.StreamHandler):
+            handler.handleError = partial(_told_once, handler)

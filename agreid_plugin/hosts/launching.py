@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.errors import InputError, RunError, first_line, require_within
 from agreid_plugin.hosts.launchers import LOOPBACK, PYTORCH, Place, address_of, launcher_of, place_of
 from agreid_plugin.hosts.meeting import connect, open_store
 from agreid_plugin.hosts.process_group import CLAIMED, JOINING, TIMEOUT, Member, member, told_once
@@ -109,8 +109,12 @@ def _start(work: Work, args: Namespace) -> None:
 def _agree(store: dist.Store, machine: int, processes: int, machines: int) -> None:
     """Refuse machines that were told different things."""
     layout = f"--num-machines {machines} with {processes} processes each"
-    theirs = store.compare_set("layout", "", layout).decode()
+    try:
+        theirs = store.compare_set("layout", "", layout).decode()
+        taken = store.add(f"machine/{machine}", 1) > 1
+    except RuntimeError as error:
+        raise RunError(f"the first machine has gone before this one, {machine}, met it: {first_line(error)}") from None
     if theirs != layout:
         raise InputError(f"another machine has {theirs}, this one {layout}: they must be the same")
-    if store.add(f"machine/{machine}", 1) > 1:
+    if taken:
         raise InputError(f"--machine-rank {machine} is taken: two machines have the same number")

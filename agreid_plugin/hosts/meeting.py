@@ -51,7 +51,7 @@ def _client(address: str, port: int, seconds: float) -> dist.TCPStore | None:
             found.append(dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=seconds)))
 
     asking = threading.Thread(target=ask, daemon=True)
-    with _silence():
+    with silence():
         asking.start()
         asking.join(seconds)
     return found[0] if found else None
@@ -66,7 +66,7 @@ def _unreachable(address: str, port: int) -> str:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Keep torch from printing a page of C++ frames for what an exception tells, too."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)

@@ -6,6 +6,7 @@ vain; whoever gives up waiting reads there who has not come.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -196,7 +197,20 @@ def told_once() -> Iterator[None]:
             raise
         raise explained from None
     finally:
+        _drop_groups(sys.exc_info()[1])
         _member = None
+
+
+def _drop_groups(error: BaseException | None) -> None:
+    """Leave no group to the end of a launcher's process, where gloo may abort; frames of an error hold some, too."""
+    if _member is None:
+        return
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+    if dist.is_initialized() and dist.get_backend() == "gloo":  # NCCL would wait for the others
+        dist.destroy_process_group()
+    gc.collect()  # what is in a cycle
 
 
 SIGNS = ("gloo/transport", "gloo/", "nccl communicator", "ncclremoteerror", "connection reset by peer")

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from agreid_plugin.errors import RunError, Stopped
 from agreid_plugin.hosts.interruption import ONE_SIGNAL, tell
 from agreid_plugin.hosts.launchers import Place
-from agreid_plugin.hosts.meeting import read
+from agreid_plugin.hosts.meeting import read, silence
 from agreid_plugin.hosts.process_group import FAILURE
 from agreid_plugin.hosts.workers import ERROR, LOST, Child, Report, Work, start
 
@@ -28,6 +28,8 @@ STOPPING = 5.0
 """Seconds between asking a process to end and ending it."""
 PATIENCE = 2.0
 """Seconds in which another process may turn out to be the cause, after one that lost it has waited, too."""
+LEAVING = 30.0
+"""Seconds in which processes end, once the first machine is gone: with all done, theirs have nothing left to do."""
 
 
 def supervise(work: Work, places: list[Place], store: dist.Store, several_machines: bool) -> None:
@@ -56,6 +58,8 @@ class Watch:
     deadline: float | None = field(default=None, init=False)
     _cause: Report | None = field(default=None, init=False)
     _since: float = field(default=0.0, init=False)
+    _alone: float | None = field(default=None, init=False)  # since when the first machine is gone
+    _codes: list[int | None] = field(default_factory=list, init=False)
 
     @contextmanager
     def relaying(self) -> Iterator[None]:
@@ -98,9 +102,17 @@ class Watch:
 
     def _ask_others(self) -> None:
         """Learn whether another machine's processes have failed; it may be long before they are missed here."""
-        if self.several_machines and not self.elsewhere:
-            with suppress(RuntimeError):
+        if not self.several_machines or self.elsewhere:
+            return
+        if self._alone is not None:  # whoever asked again would be told the same, with a page of C++ frames
+            if time.monotonic() > self._alone + LEAVING:
+                self.elsewhere = "the first machine has gone, and its processes with it"
+            return
+        try:
+            with silence():
                 self.elsewhere = read(self.store, FAILURE)
+        except RuntimeError:
+            self._alone = time.monotonic()
 
     def cause(self) -> Report | None:
         """Return the failure that is nobody else's consequence."""
@@ -131,8 +143,9 @@ class Watch:
     def end(self) -> None:
         """Have nobody left, asking first."""
         self._cause = self.cause()  # what is sent now is none
+        self._codes = [child.process.exitcode for child in self.children]
         if self._cause is not None:
-            with suppress(RuntimeError):
+            with suppress(RuntimeError), silence():
                 self.store.compare_set(FAILURE, "", self._cause.message)
         self._send(signal.SIGTERM)
         deadline = time.monotonic() + STOPPING
@@ -148,10 +161,9 @@ class Watch:
         """Raise what ended the children, if anything did."""
         if self._cause is not None:
             raise self._cause.as_error()
-        codes = [child.process.exitcode for child in self.children]
-        if self.asked and any(codes):  # else all was done when they were asked
+        if self.asked and any(self._codes):  # else all was done when they were asked
             raise Stopped(self.asked)
-        for code in codes:
+        for code in self._codes:
             if code in ON_REQUEST:
                 raise Stopped(code - 128)
         lost = [child.report for child in self.children if child.report is not None]

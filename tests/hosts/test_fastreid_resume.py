@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -169,6 +170,22 @@ def test_another_seed_batch_or_number_of_processes_is_told(forked_command, confi
     told = [line for line in resumed.said.splitlines() if "not as an uninterrupted one would" in line]
     assert len(told) == 1
     assert "resumed with seed 5 in place of 0, batch 16 in place of 8, iterations an epoch 3 in place of 6" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (("MODEL.VIT.LAYERS", 3), "another model (backbone.encoder.view_tokens is (2, 2, 16) there, (3, 2, 16) here)"),
+        (("SOLVER.OPT", "SGD"), "another optimizer (it has no dampening)"),
+    ],
+)
+def test_another_model_or_optimizer_is_refused(forked_command, config, straight, tmp_path, other, told):
+    shutil.copytree(straight, tmp_path / "run")
+    train = ("train", "--config", config, "--output", tmp_path / "run", "--resume", "SOLVER.MAX_EPOCH", 3)
+    outcome = forked_command(*train, *other)
+    assert outcome.code == 2, outcome.said
+    assert f"error: the checkpoint to resume from is of {told}" in outcome.said.splitlines()[-1]
+    assert "Traceback" not in outcome.said
 
 
 def test_a_drawn_seed_is_kept(forked_command, config, tmp_path):

@@ -15,8 +15,9 @@ import pytest
 from launch_cases import arguments, as_a_task, work
 
 from agreid_plugin.errors import InputError, RunError
-from agreid_plugin.hosts import launching
+from agreid_plugin.hosts import launching, supervision
 from agreid_plugin.hosts.launchers import NEEDED, address_of, first_node, launcher_of, place_of, tasks_on
+from agreid_plugin.hosts.meeting import connect, open_store
 
 OF_TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -189,33 +190,38 @@ def test_one_ends_the_other_which_waits_in_a_collective(tmp_path, how, kind, mes
 
 def test_whoever_waits_too_long_names_step_place_and_who_is_missing(tmp_path):
     expected = (
-        r"^process 0 of 2 at step 8: all_reduce \(launch_cases.py:\d+\) took longer than 2 s \(--dist-timeout\); "
+        r"^process 0 of 2 at step 8: all_reduce \(launch_cases.py:\d+\) took longer than 5 s \(--dist-timeout\); "
         "process 1 at step 7 did not come$"
     )
     with pytest.raises(RunError, match=expected):
-        launching.launch(work, ("sleep", str(tmp_path)), arguments(timeout=2.0))
+        launching.launch(work, ("sleep", str(tmp_path)), arguments(timeout=5.0))
     assert_nobody_left(tmp_path, 2)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
 def test_a_command_that_is_killed_leaves_nobody_behind(tmp_path, number, code):
-    script = (
-        "from launch_cases import *\n"
-        f"if __name__ == '__main__':\n    launching.launch(work, ('sleep', {str(tmp_path)!r}), arguments())\n"
-    )
-    (tmp_path / "command.py").write_text(script)
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(launching.__file__).parents[2])])
-    environment = {**os.environ, "PYTHONPATH": paths}
-    command = subprocess.Popen([sys.executable, tmp_path / "command.py"], env=environment)
-    wait_until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
+    command = sleeping_command(tmp_path)
+    wait_until_all_work(tmp_path)
     command.send_signal(number)
-    assert command.wait(30) == code
+    assert command.wait(60) == code
     assert_nobody_left(tmp_path, 2)
 
 
-def wait_until(true) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
+def sleeping_command(folder: Path, **given) -> subprocess.Popen:
+    """Start a command whose process 1 sleeps when all have met."""
+    script = (
+        "from launch_cases import *\n"
+        "if __name__ == '__main__':\n"
+        f"    launching.launch(work, ('sleep', {str(folder)!r}), arguments(**{given}))\n"
+    )
+    (folder / "command.py").write_text(script)
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(launching.__file__).parents[2])])
+    return subprocess.Popen([sys.executable, folder / "command.py"], env={**os.environ, "PYTHONPATH": paths})
+
+
+def wait_until_all_work(folder: Path) -> None:
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("[01].pid"))) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -269,6 +275,34 @@ def test_a_failure_on_one_machine_ends_the_other_which_says_so(tmp_path):
     assert isinstance(second, InputError)
     assert "process 1 failed at step 7: image a.jpg is no good" in str(first)
     assert_nobody_left(tmp_path, 2)
+
+
+def test_a_first_machine_that_is_gone_ends_the_other_whatever_it_does(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(supervision, "LEAVING", 0.5)
+    given = {"num_machines": 2, "dist_url": f"tcp://127.0.0.1:{free_port()}", "processes": 1}
+    first = sleeping_command(tmp_path, **given)
+
+    def second(machine: int) -> None:
+        launching.launch(work, ("sleep", str(tmp_path)), arguments(**given, machine_rank=1))
+
+    def kill(machine: int) -> None:
+        wait_until_all_work(tmp_path)
+        first.kill()
+
+    told, nothing = on_machines(lambda machine: (second, kill)[machine](machine))
+    assert str(told) == "the first machine has gone, and its processes with it"
+    assert nothing is None
+    assert_nobody_left(tmp_path, 2)
+    first.wait()
+    assert "frame #" not in capfd.readouterr().err  # torch's page about a store that is gone
+
+
+def test_a_first_machine_that_is_gone_before_the_other_has_met_it():
+    store = open_store(0)
+    client = connect("127.0.0.1", store.port, 60)
+    del store
+    with pytest.raises(RunError, match="the first machine has gone before this one, 1, met it: "):
+        launching._agree(client, machine=1, processes=1, machines=2)
 
 
 def test_machines_that_were_told_different_things(tmp_path):

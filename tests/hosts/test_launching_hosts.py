@@ -1,20 +1,26 @@
 """Both hosts in several processes: two machines train what one does; what cannot run is refused before it starts."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import launch_cases
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import assert_one_line
+from fastreid.utils import comm
+from processes import in_processes
 from test_launching import free_port, on_machines
 from test_mmengine_run import CONFIG
 
 from agreid_plugin.cli.main import main
-from agreid_plugin.hosts.fastreid import run
+from agreid_plugin.hosts.fastreid import checkpointing, run
+from agreid_plugin.hosts.fastreid.distributed import local_group
 
 
 @pytest.fixture
@@ -52,9 +58,7 @@ def test_two_machines_train_what_one_does(monkeypatch, fastreid_command, config_
 
 def test_a_host_whose_process_waits_too_long_says_so_in_one_line(monkeypatch, fastreid_command, config_file, tmp_path):
     monkeypatch.setattr(run, "_train_process", launch_cases.sleeping_training)
-    outcome = fastreid_command(
-        *["train", "--config", config_file, "--output", tmp_path / "run", "--num-processes", 2, "--dist-timeout", 3]
-    )
+    outcome = fastreid_command(*["train", "--config", config_file, "--output", tmp_path / "run", "--num-processes", 2])
     assert outcome.code == 1
     (line,) = [line for line in outcome.err.splitlines() if "error" in line]
     assert "process 0 of 2 at step 2: averaging gradients (train_loop.py:" in line
@@ -93,3 +97,29 @@ def test_torchrun_starts_a_run_anew_and_it_goes_on(config_file, tmp_path):
     assert result.stdout.count("iteration 1/6") == 1  # the first epoch was trained once
     assert result.stdout.count("iteration 6/6") == 1
     assert "Traceback" not in result.stderr
+
+
+def test_processes_that_see_different_checkpoints_are_refused(tmp_path):
+    def resumed() -> str:
+        found = tmp_path / "model_0001.pth", {"epoch": 1}
+        checkpointing.require_same(found)
+        checkpointing.require_same(None)
+        checkpointing.require_same(found if dist.get_rank() == 0 else None)
+        return "went on"
+
+    told = in_processes(2, resumed)
+    assert told[0] == told[1]
+    assert told[0].startswith("InputError: process 1 does not see the checkpoint that process 0 resumes from: OUTPUT_")
+
+
+def test_no_group_outlives_a_run_in_what_the_host_caches():
+    def left() -> str:
+        group = weakref.ref(dist.group.WORLD)
+        with local_group(0):
+            assert comm.all_gather(dist.get_rank()) == [0, 1]
+        dist.barrier()
+        dist.destroy_process_group()
+        gc.collect()
+        return "a group" if group() is not None else "nothing"
+
+    assert in_processes(2, left) == ["nothing", "nothing"]

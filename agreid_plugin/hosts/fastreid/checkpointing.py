@@ -12,6 +12,7 @@ from fastreid.utils import comm
 from fastreid.utils.checkpoint import Checkpointer
 
 from agreid_plugin.data.random_states import random_state
+from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.checkpointing import read_newest, write_checkpoint
 from agreid_plugin.nn.checkpoints import read_checkpoint
 
@@ -79,6 +80,17 @@ def read_last(folder: str | Path) -> tuple[Path, dict[str, Any]] | None:
     return read_newest(Path(folder), NAMES, read_checkpoint, _position)
 
 
+def require_same(found: tuple[Path, dict[str, Any]] | None) -> None:
+    """Refuse to go on from different places in different processes, which would wait for each other in vain."""
+    places = comm.all_gather(None if found is None else _position(found[1]))
+    other = next((rank for rank, place in enumerate(places) if place != places[0]), None)
+    if other is not None:
+        raise InputError(
+            f"process {other} does not see the checkpoint that process 0 resumes from: OUTPUT_DIR has to be a folder "
+            "that all machines share"
+        )
+
+
 def _position(content: dict[str, Any]) -> tuple[int, int]:
     return content.get("epoch", -1), content.get("iterations", 0)
 
@@ -86,10 +98,10 @@ def _position(content: dict[str, Any]) -> tuple[int, int]:
 def restore(trainer: DefaultTrainer, content: dict[str, Any]) -> None:
     """Give a trainer that is to start the state of a checkpoint; random numbers follow when training begins."""
     checkpointer = trainer.checkpointer
-    checkpointer._log_incompatible_keys(checkpointer._load_model(content))
+    _require_fit(checkpointer._load_model(content))
     for key, part in checkpointer.checkpointables.items():
         if content.get(key):  # a scaler that is off has no state
-            part.load_state_dict(content[key])
+            _give(key, part, content[key])
     epoch, iterations = _position(content)
     trainer.start_epoch = epoch + 1
     trainer.start_iter = trainer.start_epoch * trainer.iters_per_epoch + min(iterations, trainer.iters_per_epoch)
@@ -97,6 +109,33 @@ def restore(trainer: DefaultTrainer, content: dict[str, Any]) -> None:
     trainer.best_metric = content.get("best_metric", trainer.metric)
     trainer.random_states = content.get("random_states", [])
     _tell_departures(content.get("run"), _identity(trainer))
+
+
+def _require_fit(misfits: Any) -> None:
+    """Refuse a model that the checkpoint does not fill, or fills with tensors of other shapes; the host goes on."""
+    shapes = [f"{name} is {tuple(theirs)} there, {tuple(ours)} here" for name, theirs, ours in misfits.incorrect_shapes]
+    found = [*shapes, *(f"it has no {name}" for name in misfits.missing_keys)]
+    found += [f"{name} has no place here" for name in misfits.unexpected_keys]
+    if found:
+        raise _of_another("model", found[0])
+
+
+def _give(name: str, part: Any, state: Any) -> None:
+    """Give an optimizer, a schedule or a scaler its state, or refuse one that is another's: torch hardly looks."""
+    try:
+        part.load_state_dict(state)
+    except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
+        raise _of_another(name, first_line(error)) from None
+    missing = {key for group in getattr(part, "param_groups", ()) for key in part.defaults.keys() - group.keys()}
+    if missing:
+        raise _of_another(name, f"it has no {min(missing)}")
+
+
+def _of_another(name: str, why: str) -> InputError:
+    return InputError(
+        f"the checkpoint to resume from is of another {name} ({why}): continue with the configuration that the run "
+        "began with, config.yaml in its folder, or choose another --output"
+    )
 
 
 def _tell_departures(before: dict[str, int] | None, now: dict[str, int]) -> None:

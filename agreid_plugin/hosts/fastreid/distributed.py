@@ -57,7 +57,8 @@ def distributed_worker(
 def local_group(machine: int | str) -> Iterator[None]:
     """Give the host its group of the processes on this machine; every rank makes every group, as torch demands.
 
-    It is taken back in the end: gloo may abort a process at whose exit a group is still there.
+    It is taken back in the end, with the one of all processes that the host caches: gloo may abort a process at whose
+    exit a group is still there.
     """
     machines: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(machines, machine)
@@ -69,3 +70,4 @@ def local_group(machine: int | str) -> Iterator[None]:
         yield
     finally:
         comm._LOCAL_PROCESS_GROUP = None
+        comm._get_global_gloo_group.cache_clear()

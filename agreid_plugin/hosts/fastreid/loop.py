@@ -46,6 +46,7 @@ class ResumableTrainer(DefaultTrainer):
         if comm.is_main_process():
             remove_leavings(folder)
         found = checkpointing.read_last(folder)
+        checkpointing.require_same(found)
         if found is None:
             return False
         _logger.info("resumed from %s", found[0])

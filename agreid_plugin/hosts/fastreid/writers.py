@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from agreid_plugin.data.whole_files import whole_file
-from agreid_plugin.hosts.checkpointing import surviving_the_disk
+from agreid_plugin.hosts.checkpointing import spare_tensorboard, surviving_the_disk
 
 _logger = logging.getLogger("fastreid.train")
 WINDOW = 20
@@ -68,14 +68,18 @@ class JSONWriter(EventWriter):
 
     def write(self) -> None:
         """Append what is new."""
-        for iteration, values in sorted(self._fresh.values(get_event_storage()).items()):
-            self._file.write(json.dumps({"iteration": iteration, **values}, sort_keys=True) + "\n")
+        fresh = sorted(self._fresh.values(get_event_storage()).items())
+        lines = "".join(
+            json.dumps({"iteration": iteration, **values}, sort_keys=True) + "\n" for iteration, values in fresh
+        )
         with surviving_the_disk(self._path):
+            self._file.write(lines)
             self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with surviving_the_disk(self._path):
+            self._file.close()
 
 
 def _parsed(line: bytes) -> dict[str, float]:
@@ -90,6 +94,7 @@ class TensorboardWriter(EventWriter):
 
     def __init__(self, folder: str | Path, start_iter: int = 0):
         self._writer = SummaryWriter(str(folder), purge_step=start_iter or None)
+        spare_tensorboard(self._writer)
         self._fresh = _Fresh()
 
     def write(self) -> None:

@@ -1,0 +1,79 @@
+"""What a run writes beside its checkpoints when the disk takes no more: told in a line, and the run goes on."""
+
+import io
+import logging
+import resource
+import signal
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import pytest
+from fastreid.utils.events import EventStorage
+from processes import in_processes
+
+from agreid_plugin.hosts import console
+from agreid_plugin.hosts.checkpointing import write_checkpoint
+from agreid_plugin.hosts.fastreid.writers import JSONWriter, TensorboardWriter
+
+BYTES = 500
+
+
+def on_a_full_disk(work: Callable[[], str]) -> list[str]:
+    """Run `work` in a process whose files can hold few bytes, and return the lines of what it returns."""
+
+    def limited() -> str:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, BYTES))
+        return work()
+
+    (told,) = in_processes(1, limited, grouped=False)
+    return told.splitlines()
+
+
+def warned(work: Callable[[], object]) -> str:
+    """Return what `work` warns of, a line each."""
+    stream, logger = io.StringIO(), logging.getLogger("fastreid.checkpoint")
+    logger.addHandler(logging.StreamHandler(stream))
+    work()
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(("writer", "name", "most"), [(JSONWriter, "metrics.json", 100), (TensorboardWriter, "", 1)])
+def test_numbers_that_are_not_written_end_no_run(tmp_path, writer, name, most):
+    def write() -> None:
+        with EventStorage(0) as storage:
+            opened = writer(tmp_path / name)
+            for _ in range(50):
+                storage.put_scalar("loss", 1.0)
+                opened.write()
+                storage.step()
+            opened.close()
+
+    told = on_a_full_disk(lambda: warned(write))
+    assert 1 <= len(told) <= most
+    assert all("was not written: File too large" in line and "the run goes on" in line for line in told), told
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [BYTES]
+
+
+def test_a_log_that_is_not_written_is_told_of_once(tmp_path):
+    def log() -> str:
+        logger, stderr = logging.getLogger("of a full disk"), io.StringIO()
+        logger.propagate = False
+        logger.addHandler(logging.StreamHandler((tmp_path / "log.txt").open("a", buffering=1)))
+        with redirect_stderr(stderr):
+            console.tidy(logger)
+            for _ in range(50):
+                logger.warning("a line of a log")
+            logger.warning("a fault of %d's", "the code")
+        return stderr.getvalue()
+
+    told = on_a_full_disk(log)
+    assert told[0] == f"fastreid: {tmp_path / 'log.txt'} was not written: File too large; the run goes on"
+    assert [line for line in told if "Error: " in line] == ["TypeError: %d format: a real number is required, not str"]
+
+
+def test_a_folder_that_is_gone_is_told_of_like_a_full_disk(tmp_path, caplog):
+    path = Path(tmp_path, "gone", "model_final.pth")
+    assert not write_checkpoint(path, {})
+    assert f"{path} was not written: No such file or directory, " in caplog.text
