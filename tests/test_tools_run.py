@@ -101,3 +101,13 @@ def test_unknown_command(repository):
     fake_environment(repository)
     result = run(repository, "no-such-command")
     assert (result.returncode, result.stderr.strip()) == (2, "tools/run: command no-such-command not found")
+
+
+@pytest.mark.parametrize(
+    ("tool", "example"), [("run", "tools/run pytest"), ("without", "fastreid doctor"), ("fuzz", "--seed 7")]
+)
+def test_tools_say_how_they_are_called(tool, example):
+    told = subprocess.run([ROOT / "tools" / tool, "--help"], capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert example in told.stdout
+    assert "#" not in told.stdout
