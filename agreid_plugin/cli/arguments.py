@@ -23,7 +23,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 def size(text: str) -> tuple[int, int]:
     """Read HEIGHTxWIDTH."""
     height, _, width = text.lower().partition("x")
-    if not (height.isdigit() and width.isdigit()):
+    if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
         raise argparse.ArgumentTypeError(f"{text!r} is not HEIGHTxWIDTH, for example 256x128")
     return int(height), int(width)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +86,7 @@ def report(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.run_pictures import report_page
 
     content = report_page(args.folder, args.weights, args.protocol, args.overrides, args.device, args.seed, gallery.say)
-    _put(path, lambda draft: draft.write_text(content, encoding="utf-8"))
+    gallery.put(path, lambda draft: draft.write_text(content, encoding="utf-8"))
     print(f"written: {path}")
 
 
@@ -140,16 +139,6 @@ def _paths(args: argparse.Namespace) -> list[str]:
 
 def _write(args: argparse.Namespace, drawn: Drawn) -> None:
     if args.json:
-        _put(Path(args.json), lambda draft: draft.write_text(json.dumps(drawn.data, indent=1), encoding="utf-8"))
-    _put(Path(args.out), lambda draft: drawn.image.save(draft, "PNG"))
+        gallery.put(Path(args.json), lambda draft: draft.write_text(json.dumps(drawn.data, indent=1), encoding="utf-8"))
+    gallery.put(Path(args.out), lambda draft: drawn.image.save(draft, "PNG"))
     print(f"written: {', '.join(path for path in (args.json, args.out) if path)}")
-
-
-def _put(path: Path, write: Callable[[Path], object]) -> None:
-    from agreid_plugin.data.whole_files import whole_file
-
-    try:
-        with whole_file(path) as draft:
-            write(draft)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,3 +133,11 @@ def token_of(args: argparse.Namespace) -> str:
 def say(line: str) -> None:
     """Print a line that somebody should read, beside the results."""
     print(f"fastreid: {line}", file=sys.stderr)
+
+
+def put(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file in full or not at all; `write` is given the name of its draft."""
+    from agreid_plugin.data.whole_files import told_unwritten, whole_file
+
+    with told_unwritten(path), whole_file(path) as draft:
+        write(draft)

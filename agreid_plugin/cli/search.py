@@ -142,17 +142,15 @@ def _write(args: argparse.Namespace, answers: Sequence) -> None:
     about = {"gallery": args.gallery or args.index, "config": args.config_file, "weights": args.weights}
     about |= {name: getattr(args, name) for name in gallery.FILTERS if getattr(args, name)}
     if args.json:
-        with open(args.json, "x", encoding="utf-8") as file:
-            json.dump({**about, "answers": plain(answers)}, file, indent=1)
+        content = json.dumps({**about, "answers": plain(answers)}, indent=1)
+        gallery.put(Path(args.json), lambda draft: draft.write_text(content, encoding="utf-8"))
     if args.html:
         told = ", ".join(f"{name}: {value}" for name, value in about.items() if value)
-        content = page(answers, told)
-        with open(args.html, "x", encoding="utf-8") as file:
-            file.write(content)
+        shown = page(answers, told)
+        gallery.put(Path(args.html), lambda draft: draft.write_text(shown, encoding="utf-8"))
     if args.picture:
         picture = sheet(answers)
-        with open(args.picture, "xb") as file:
-            picture.save(file, "PNG")
+        gallery.put(Path(args.picture), lambda draft: picture.save(draft, "PNG"))
     written = [path for path in (args.json, args.html, args.picture) if path]
     if written:
         print(f"written: {', '.join(written)}")

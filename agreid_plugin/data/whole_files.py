@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agreid_plugin.errors import InputError
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
@@ -24,6 +26,15 @@ def whole_file(path: Path) -> Iterator[Path]:
             _to_disk(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def told_unwritten(path: str | Path) -> Iterator[None]:
+    """Say in one line why a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def remove_drafts(folder: Path, names: str) -> None:

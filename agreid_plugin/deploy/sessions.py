@@ -5,6 +5,7 @@ Shapes: B images or sentences, D width.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -98,8 +99,14 @@ def _openvino(openvino: ModuleType, path: Path, threads: int) -> Session:
     model = core.read_model(path)
     about = About.from_json(model.get_rt_info([KEY]).astype(str) if model.has_rt_info([KEY]) else None, path)
     wanted = {"INFERENCE_PRECISION_HINT": "f32"} | ({"INFERENCE_NUM_THREADS": threads} if threads else {})
-    compiled = core.compile_model(model, "CPU", wanted)
-    return Session(about, lambda inputs: compiled([inputs[name] for name in about.inputs])[0].copy())
+    compiled, own = core.compile_model(model, "CPU", wanted), threading.local()
+
+    def run(inputs: Inputs) -> np.ndarray:
+        if not hasattr(own, "request"):  # each thread has its own: one that is busy refuses another call
+            own.request = compiled.create_infer_request()
+        return own.request.infer([inputs[name] for name in about.inputs])[0].copy()
+
+    return Session(about, run)
 
 
 def _torchscript(torch: ModuleType, path: Path, threads: int) -> Session:

@@ -20,7 +20,8 @@ PLAIN = (4, 6)  # columns of boxes: corners, or with confidence and class behind
 class TrackerReID:
     """Features of the people in a frame's boxes; stands where a tracker has its ReID model.
 
-    `tracker.model = TrackerReID("visa.onnx", view="aerial")`, or, without a model in the tracker,
+    BoxMOT's trackers, from version 19 on, take it when they are made: `BotSort(reid_model=TrackerReID("visa.onnx"))`.
+    Earlier ones have it set, `tracker.model = reid`. Up to 23 features may be passed along instead:
     `tracker.update(dets, frame, reid.get_features(dets[:, :4], frame))`.
 
     Args:

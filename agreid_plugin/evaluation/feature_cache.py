@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from agreid_plugin.data.datasets.arrays import read_arrays, told_in
-from agreid_plugin.data.whole_files import whole_file
+from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.index.entries import Chunk, Entry
 from agreid_plugin.evaluation.inputs import as_features
@@ -81,11 +81,8 @@ class FeatureCache:
             "features": np.array([self._known[stamp][0] for stamp in kept], dtype=np.float32),
             "views": np.array([self._known[stamp][1] for stamp in kept], dtype=np.int8),
         }
-        try:
-            with whole_file(self.path) as draft, draft.open("wb") as file:
-                np.savez(file, **arrays)
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be written: {error.strerror or error}") from None
+        with told_unwritten(self.path), whole_file(self.path) as draft, draft.open("wb") as file:
+            np.savez(file, **arrays)
 
     def _read(self, path: Path) -> None:
         try:

@@ -19,7 +19,7 @@ import numpy as np
 from agreid_plugin.data.datasets import Dataset, Sides
 from agreid_plugin.data.datasets.arrays import read_arrays, told_in
 from agreid_plugin.data.datasets.files import MOST_LABEL, shown
-from agreid_plugin.data.whole_files import whole_file
+from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.inputs import as_features, check_lengths
 from agreid_plugin.evaluation.metrics import check_views
@@ -101,11 +101,8 @@ def save_features(path: str | Path, features: FeatureSet) -> None:
         },
     }
     text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
-    try:
-        with whole_file(Path(path)) as draft, draft.open("wb") as file:
-            np.savez(file, about=text, **_named("image", features.images), **_named("caption", features.captions))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    with told_unwritten(path), whole_file(Path(path)) as draft, draft.open("wb") as file:
+        np.savez(file, about=text, **_named("image", features.images), **_named("caption", features.captions))
 
 
 def load_features(path: str | Path) -> FeatureSet:

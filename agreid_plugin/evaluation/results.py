@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from agreid_plugin.data.datasets.arrays import read_arrays
 from agreid_plugin.data.datasets.files import MOST_LABEL, read_json, shown
-from agreid_plugin.data.whole_files import whole_file
+from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.confidence import require_comparable
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, means
@@ -49,12 +49,14 @@ def save_results(path: str | Path, metrics: Iterable[Metrics]) -> None:
         for dataset, entries in results.items()
     }
     # Both are written before either takes its name, so that a full disk leaves the files of the run before.
-    try:
-        with whole_file(path) as numbers, whole_file(_side_file(path)) as queries, queries.open("wb") as file:
-            numbers.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-            np.savez_compressed(file, **_query_arrays(results))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    with (
+        told_unwritten(path),
+        whole_file(path) as numbers,
+        whole_file(_side_file(path)) as queries,
+        queries.open("wb") as file,
+    ):
+        numbers.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        np.savez_compressed(file, **_query_arrays(results))
 
 
 def load_results(path: str | Path) -> dict[str, dict[str, Metrics]]:

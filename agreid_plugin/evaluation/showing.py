@@ -123,7 +123,9 @@ def _section(answer: Answer, small: Callable[[str], str]) -> str:
 
 def _figure(hit: Hit, data: str) -> str:
     path = escape(printable(hit.path))
-    words = f'<b>{hit.rank}</b> · {hit.score:.4f} {hit.view_word}<span class="path">{path}</span>'
+    known = {name: tell(hit) for name, tell in TOLD.items() if tell(hit)}
+    told = ", ".join(f"{name} {text}" if name in ("camera", "pid") else text for name, text in known.items())
+    words = f'<b>{hit.rank}</b> · {hit.score:.4f} {told}<span class="path">{path}</span>'
     return f'<figure><img src="{SRC}{data}" alt="{path}"><figcaption>{words}</figcaption></figure>'
 
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from agreid_plugin.data.whole_files import whole_file
+from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.deploy import About, ExportedModel
 from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.hosts.export_files import WRITERS, write_int8
@@ -93,7 +93,7 @@ def export(extractor: Extractor, wanted: Wanted, tell: Tell) -> About:
         if wanted.int8:
             made = _quantized(made, graph.about, sample, tell)
         for file, path in zip(files_of(made), files_of(wanted.path), strict=True):
-            with whole_file(path) as draft:
+            with told_unwritten(path), whole_file(path) as draft:
                 shutil.copyfile(file, draft)
     return ExportedModel(wanted.path).about
 

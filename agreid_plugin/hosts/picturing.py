@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 
@@ -80,7 +79,7 @@ def draw_ranks(subject: Subject, order: str = "worst", queries: int = 5, top: in
     words = {"even": "queries all along the set", "random": "random queries"}.get(order, f"{order} queries")
     title = f"{protocol}: {len(rows)} {words} of {len(metrics.per_query.row)}"
     model = f"{subject.name}, " if subject.extractor else ""
-    about = f"{model}mAP {metrics['mAP']:.1f} %, {_distance(comparison)}"
+    about = f"{model}mAP {metrics['mAP']:.1f} %; below an image its rank and {_distance(comparison)}"
     return Drawn(ranks.sheet(found, title, about, notes), _rank_data(found, order, precision))
 
 
@@ -163,7 +162,8 @@ def draw_expert_shares(subject: Subject, run: str | Path | None = None) -> Drawn
     """Draw which experts are asked for the images of which camera and, if the run kept it, how training came there."""
     found = looking.expert_shares(subject.extractor, subject.test_set.records)
     history, unit = expert_history(read_history(run)) if run else ({}, "")
-    title = f"{subject.name} on {subject.test_set.dataset.name}: experts by camera"
+    by = "camera" if any(each.told for each in found) else "view"
+    title = f"{subject.name} on {subject.test_set.dataset.name}: experts by {by}"
     data = [
         {
             "module": each.module,
@@ -221,8 +221,7 @@ def draw_plrm(paths: Sequence[str], size: tuple[int, int], draws: int, seed: int
         options: arguments of `PLRM`.
     """
     augmentation = PLRM(**options)
-    resized = [read_image(path).resize(size[::-1], Image.Resampling.BICUBIC) for path in paths]
-    images = np.stack([np.asarray(image) for image in resized])
+    images = plrm.sized(augmentation, map(read_image, paths), size)
     always = PLRM(**{**options, "p_img": 1.0})
     made = plrm.drawn(always, images, draws, seed)
     grid = torch.Size(each // augmentation.n for each in size)

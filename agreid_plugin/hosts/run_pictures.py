@@ -137,7 +137,13 @@ def _summary(folder: Path, config: Path, checkpoint: str | Path | None) -> Secti
         "versions": ", ".join(f"{name} {card['versions'][name]}" for name in VERSIONS if name in card["versions"]),
         **_sessions(card.get("sessions", ())),
     }
-    return Section("Summary", rows=[[name, str(value)] for name, value in told.items() if value not in (None, "")])
+    rows = [[name.replace("_", " "), _shown(value)] for name, value in told.items() if value not in (None, "")]
+    return Section("Summary", rows=rows)
+
+
+def _shown(value: Any) -> str:
+    """Return a value in words; numbers in a list are height and width."""
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _sessions(sessions: Sequence[Any]) -> dict[str, Any]:
@@ -170,7 +176,7 @@ def _training(folder: Path, protocol: str) -> Section:
         raise InputError(f"{folder} has no history of training: neither metrics.json nor vis_data/scalars.json")
     known = sorted({name.removesuffix("/mAP") for line in lines for name in line if name.endswith("/mAP")})
     shown = next((name for name in known if protocol in (name, name.partition("/")[2])), known[0] if known else "")
-    return Section("Training", pictures={"learning curves": draw_curves(lines, "Training", shown)})
+    return Section("Training", pictures={"learning curves": draw_curves(lines, folder.resolve().name, shown)})
 
 
 def _first(folder: Path, names: Sequence[str]) -> Path | None:

@@ -47,8 +47,12 @@ class Queries:
 
 def image_queries(extractor: Extractor, images: Sequence[str], view: str | None = None) -> Queries:
     """Return images, files and those of folders, as queries; all of one view, if it is known."""
-    paths = [picture.path for picture in pictures(list(images))]
-    return Queries(paths, extractor(paths, view), [()] * len(paths), are_images=True)
+    paths = [picture.path for picture in pictures([existing(image) for image in images])]
+    parts = list(extractor.stream(paths, view, skip_bad_images=True))
+    if bad := [path for part in parts for path in part.bad]:
+        raise InputError(f"{listed(bad)}: name other images to look for")
+    vectors = np.concatenate([part.features for part in parts])
+    return Queries(paths, vectors, [()] * len(paths), are_images=True)
 
 
 def text_queries(extractor: Extractor, sentences: Sequence[str]) -> Queries:

@@ -1,5 +1,6 @@
 """Exported files in use: forms of images, views, and files that are not what they should be."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,21 @@ def test_batches_do_not_matter(made, model, image):
     np.testing.assert_allclose(model(several), wanted, atol=1e-5)
     np.testing.assert_allclose(ExportedModel(made / "vdt.onnx", threads=1)(several), wanted, atol=1e-5)
     assert model([]).shape == (0, model.about.width)
+
+
+@pytest.mark.parametrize(
+    ("name", "format_"), [("vdt.onnx", "onnx"), ("vdt.torchscript", "torchscript"), ("vdt.xml", "openvino")]
+)
+def test_threads_share_a_file(made, image, name, format_):
+    if not (made / name).exists():
+        model = ["--config", str(made / "VDT.py"), "--weights", str(made / "VDT.pth")]
+        assert main(["export", *model, "--format", format_, "--out", str(made / name)]) == 0
+    model, images = ExportedModel(made / name), [np.roll(image, turn, axis=0) for turn in range(60)]
+    wanted = model(images)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(model, [images] * 40))
+    for each in found:
+        np.testing.assert_allclose(each, wanted, atol=1e-5)
 
 
 def test_a_photo_that_lies_on_its_side_is_set_up(model, image, tmp_path):

@@ -1,20 +1,28 @@
 """Pictures from plain arrays: what is drawn is what was given."""
 
+import re
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.pictures.experts import Shares, draw_experts
 from agreid_plugin.evaluation.pictures.history import draw_curves, expert_history, read_history
+from agreid_plugin.evaluation.pictures.page import Section, page
 from agreid_plugin.evaluation.pictures.patches import (
     Choice,
     Looked,
     chosen_shares,
+    draw_attention,
     draw_choices,
     faded,
     relative_attention,
 )
+from agreid_plugin.evaluation.pictures.ranks import shortened
 from agreid_plugin.evaluation.pictures.scatter import shown_images
-from agreid_plugin.types import Record, View
+from agreid_plugin.evaluation.pictures.style import broken
+from agreid_plugin.types import UNKNOWN, Record, View
 
 COLOR = (9, 9, 200)
 
@@ -46,9 +54,51 @@ def test_chosen_patches_keep_their_colors_in_the_picture(places, whole):
     assert sum(areas) / areas[0] == pytest.approx(whole, abs=0.08)  # a line around the patches takes some
 
 
+def test_long_words_are_broken_and_stay_on_a_narrow_picture():
+    pixels = np.asarray(draw_choices([looked([0])], "a title of several words " * 3, about="what it shows " * 12))
+    assert (pixels[:, -3:] == 255).all()
+    lines = broken("one two " * 20, 2.0, 11).split("\n")
+    assert len(lines) > 3
+    assert " ".join(lines) == "one two " * 20
+    assert broken("incomprehensibilities", 0.3, 11) == "incomprehensibilities"
+
+
+def test_few_images_get_a_scale_as_high_as_many():
+    found = Looked(Record("a.png", 1), np.zeros((64, 32, 3), np.uint8), (2, 1), attention=np.array([0.1, 0.3]))
+    heights = []
+    for count in (1, 8):
+        pixels = np.asarray(draw_attention([found] * count, "title")).astype(int)
+        scale = (pixels[:, :, 0] - pixels[:, :, 2] > 100).sum(axis=0)  # its upper half is orange
+        heights.append(scale[-120:].max() / len(pixels))
+    assert heights[0] == pytest.approx(heights[1], abs=0.08)
+
+
+def test_a_page_can_be_read_on_a_phone():
+    told = Section("Summary", rows=[["epochs", "8"]])
+    numbers = Section("Results", "", [["CARGO/ALL", "28.7"]], ["protocol", "Rank-1"])
+    drawn = Section("Pictures", pictures={"a": Image.new("RGB", (1000, 9)), "b": Image.new("RGB", (300, 9))})
+    made = page("run", "config.yaml", [told, numbers, drawn])
+    assert '<tr><td>epochs</td><td class="told">8</td></tr>' in made
+    assert '<tr><td>CARGO/ALL</td><td class="number">28.7</td></tr>' in made
+    assert made.count('<div class="wide"><table>') == 2
+    assert re.findall(r"--least: (\d+)px", made) == ["720", "300"]
+
+
 def test_attention_is_told_against_the_mean_patch():
     found = Looked(Record("a.png", 1), np.zeros((4, 2, 3), np.uint8), (2, 1), attention=np.array([0.1, 0.3]))
     np.testing.assert_allclose(relative_attention(found), [[0.5], [1.5]])
+
+
+def test_a_long_caption_ends_with_dots():
+    assert shortened(["a man", "in red"], 2) == ["a man", "in red"]
+    assert shortened(["a man", "in a red coat", "and blue jeans"], 2) == ["a man", "in a red ..."]
+
+
+def test_cameras_that_nobody_knows_have_no_numbers():
+    known, unknown = (Shares("a", "", (0, 1), ((0, camera), (1, camera)), np.ones((2, 2))) for camera in (3, UNKNOWN))
+    assert (known.told, unknown.told) == (True, False)
+    marked = [(np.asarray(draw_experts([each], "title")) < 128).sum() for each in (known, unknown)]
+    assert marked[0] > marked[1]
 
 
 def test_identities_with_colors_are_seen_from_both_views_and_shown_whole():

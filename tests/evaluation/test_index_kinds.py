@@ -1,11 +1,13 @@
 """Approximate kinds: chosen by size, measured against exact search, exact where a filter leaves few."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from index_cases import chunks, clustered, entries
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.index import Where, build_index, faiss_engine, kinds, lookup, open_index
+from agreid_plugin.evaluation.index import Where, build_index, exact, faiss_engine, kinds, lookup, open_index
 from agreid_plugin.evaluation.index.exact import MISSING, exact_search, merged, rescored
 from agreid_plugin.types import View
 
@@ -34,8 +36,8 @@ def test_recall_is_what_the_index_says(built, kind):
     assert built[kind].kind == kind
     assert built[kind].recall >= kinds.RECALL
     assert built[kind].effort >= kinds.FIRST_EFFORT[kind]
-    with open_index(built["flat"].uri) as exact, open_index(built[kind].uri) as index:
-        truth, found = exact.search(QUERIES, 10), index.search(QUERIES, 10)
+    with open_index(built["flat"].uri) as flat, open_index(built[kind].uri) as index:
+        truth, found = flat.search(QUERIES, 10), index.search(QUERIES, 10)
     assert recall(found, truth) == pytest.approx(built[kind].recall, abs=0.05)
     true = {(query, match.entry.path): match.score for query, hits in enumerate(truth) for match in hits}
     for query, hits in enumerate(found):
@@ -48,9 +50,9 @@ def test_recall_is_what_the_index_says(built, kind):
 def test_filters_hold_and_give_as_many_as_there_are(built, kind, few, monkeypatch):
     monkeypatch.setattr(lookup, "EXACT_UP_TO", few)
     wheres = [Where(view=View.GROUND), Where(tags={"weather": "sun"}, cameras=(2,)), Where(pids=(5,))]
-    with open_index(built["flat"].uri) as exact, open_index(built[kind].uri) as index:
+    with open_index(built["flat"].uri) as flat, open_index(built[kind].uri) as index:
         for where in wheres:
-            truth, found = exact.search(QUERIES, 10, where), index.search(QUERIES, 10, where)
+            truth, found = flat.search(QUERIES, 10, where), index.search(QUERIES, 10, where)
             assert [len(hits) for hits in found] == [len(hits) for hits in truth]
             assert recall(found, truth) >= (0.9 if few == 0 else 1)
             assert few == 0 or found == truth
@@ -135,3 +137,28 @@ def test_candidates_are_scored_again_and_results_merged():
     assert rows.tolist() == [expected]
     both = merged((np.array([[0.5, 0.1]]), np.array([[1, 2]])), (np.array([[0.3, 9]]), np.array([[3, MISSING]])))
     assert (both[0].tolist(), both[1].tolist()) == ([[0.5, 0.3]], [[1, 3]])
+
+
+def test_candidates_of_many_queries_are_read_some_at_a_time(monkeypatch):
+    vectors, queries = clustered(2000, 64), clustered(32, 64, seed=1)
+    rows = np.tile(np.arange(2000), (32, 1))  # of all queries together 16 MB of vectors
+    wanted = rescored(vectors, queries, rows, 5)
+    monkeypatch.setattr(exact, "BLOCK", 2**20)
+    tracemalloc.start()
+    try:
+        found, (_, peak) = rescored(vectors, queries, rows, 5), tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+    np.testing.assert_array_equal(found[1], wanted[1])
+    assert peak < 8 * 2**20
+
+
+def test_codes_give_no_more_candidates_than_there_are(built, monkeypatch):
+    asked, search = [], kinds.Structure.search
+    monkeypatch.setattr(
+        kinds.Structure, "search", lambda self, queries, k, rows=None: asked.append(k) or search(self, queries, k, rows)
+    )
+    with open_index(built["pq"].uri) as index:
+        assert len(index.search(QUERIES[:1], 1000)[0]) == 1000
+    assert max(asked) <= COUNT

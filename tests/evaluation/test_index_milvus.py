@@ -125,7 +125,17 @@ def test_a_change_of_kind_that_died_is_put_right(tmp_path, truth):
 def test_what_milvus_lacks_is_refused(tmp_path):
     with pytest.raises(InputError, match="Milvus Lite has no pq: choose flat, ivf or hnsw, or a server"):
         build_index(tmp_path / "g.db", [Chunk([Entry("a")], np.eye(1))], kind="pq")
+    assert not (tmp_path / "g.db").exists()
     with pytest.raises(InputError, match="collection 'a b' should be named with letters, digits and _"):
         build_index(f"{tmp_path}/g.db#a b", [Chunk([Entry("a")], np.eye(1))])
     with pytest.raises(InputError, match="its folder does not exist"):
         build_index(tmp_path / "no" / "g.db", [Chunk([Entry("a")], np.eye(1))])
+
+
+def test_without_pymilvus_it_is_said_how_to_install_it(tmp_path, monkeypatch):
+    for name in ("pymilvus", "pymilvus.exceptions"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for uri in (tmp_path / "gallery.db", "http://127.0.0.1:1"):
+        with pytest.raises(InputError, match="an index of Milvus needs pymilvus: pip install pymilvus milvus-lite"):
+            build_index(uri, chunks(IMAGES[:5], FEATURES[:5]))
+    assert not (tmp_path / "gallery.db").exists()

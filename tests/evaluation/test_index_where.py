@@ -60,6 +60,9 @@ def test_times():
     assert parse_time("12.5") == 12.5
     with pytest.raises(InputError, match="time 'monday' cannot be read: write 2026-05-31 or 2026-05-31T14:30"):
         parse_time("monday")
+    for never in ("nan", "-inf", "1e999"):
+        with pytest.raises(InputError, match="cannot be read: write 2026-05-31"):
+            parse_time(never)
 
 
 def test_chunks_have_names_of_their_entries():

@@ -113,7 +113,8 @@ def test_a_page_has_everything_inside_and_escapes_it(red, blue):
 
 def test_a_page_can_be_written_whatever_the_names_are(tmp_path):
     path = picture(tmp_path / "bytes.png", RED, (4, 4))
-    text = page([Answer("a\udcffb\nc", (Hit(1, path, 0.5),))])
+    text = page([Answer("a\udcffb\nc", (Hit(1, path, 0.5, View.GROUND, camera=9, pid=116, time=0.0),))])
+    assert "<b>1</b> · 0.5000 ground, camera 9, pid 116, 1970-01-01T00:00:00<span" in text
     assert b"a\\udcffb\\nc" in text.encode("utf-8")
 
 

@@ -261,6 +261,14 @@ def test_what_cannot_be_written_is_one_line(export, tmp_path, name, options, wor
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody may write, not even root")
+def test_a_folder_that_takes_no_file_is_one_line(export):
+    outcome, _ = export("/proc/visa.onnx")
+    assert outcome.code == 2
+    assert outcome.err.startswith("fastreid: error: /proc/visa.onnx: ")
+    assert outcome.err.count("\n") == 1
+
+
 def test_a_model_of_the_hosts_own(records, agsynth, fastreid_command, tmp_path):
     settings = {
         "MODEL": {"DEVICE": "cpu", "BACKBONE": {"DEPTH": "18x", "FEAT_DIM": 512}, "HEADS": {"WITH_BNNECK": True}},

@@ -10,7 +10,9 @@ from conftest import assert_one_line, interrupted_after
 from PIL import Image
 from small_gallery import gallery_records, make_table, make_visa
 
+from agreid_plugin.data.datasets import load
 from agreid_plugin.data.images import read_image
+from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.evaluation.index import open_index
 from agreid_plugin.hosts import extraction
 
@@ -251,6 +253,50 @@ def test_bad_input_is_one_line(made, index, tmp_path, argv, words):
     (tmp_path / "other.npz").write_text("other")
     assert_one_line(index(*[part.format(tmp=tmp_path, made=made) for part in argv]), *words)
     assert not (tmp_path / "i").exists()
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory) -> Path:
+    """200 people, four pictures each."""
+    root = tmp_path_factory.mktemp("crowd")
+    make_agsynth(root, ids=200, images_per_id=4, size=(64, 32), workers=1, progress=False)
+    return root
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_right_one_of_200_people_is_found(crowd, model, index, search, tmp_path, engine):
+    where = tmp_path / engine
+    outcome = index("build", "--index", where, *model, "--images", crowd, "--dataset", "CARGO")
+    assert "images     800" in outcome.out, outcome.err
+    records = sorted(load("CARGO", crowd).records, key=lambda record: record.path)
+    assert len({record.pid for record in records}) == 200
+    for record in records[::80]:
+        query = ("--image", similar(record, tmp_path), "--query-view", record.view.name.lower(), "--top", 5)
+        assert search(where, *query)[0]["hits"][0]["pid"] == record.pid
+        seen = search(where, *query, "--view", "ground", "--camera", 7)[0]["hits"]
+        assert {(hit["view"], hit["camera"]) for hit in seen} == {("ground", 7)}
+    assert "4 images removed" in index("remove", "--index", where, "--pid", record.pid).out
+    assert record.pid not in {hit["pid"] for hit in search(where, *query)[0]["hits"]}
+
+
+def test_what_is_no_query_is_one_line(made, search, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "note.jpg").write_text("no picture")
+    assert_one_line(search(made / "people", "--image", tmp_path / "no.jpg"), "no.jpg' in")
+    assert_one_line(search(made / "people", "--image", tmp_path / "empty"), "empty has no images in it")
+    outcome = search(made / "people", "--image", tmp_path / "note.jpg", "--image", tmp_path / "note.jpg")
+    assert_one_line(outcome, "2 images cannot be read", "note.jpg: name other images to look for")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody may write, not even root")
+def test_results_that_cannot_be_written_are_one_line(made, fastreid_command, model, records):
+    argv = ("search", *model, "--index", made / "people", "--image", records[0].path)
+    for option, path in (("--json", "/proc/f.json"), ("--html", "/proc/f.html"), ("--picture", "/proc/f.png")):
+        outcome = fastreid_command(*argv, option, path)
+        assert outcome.code == 2
+        assert path in outcome.err
+        assert "cannot be written" in outcome.err
+        assert outcome.err.count("\n") == 1
 
 
 def test_sentences_need_a_model_that_reads_them(made, search):

@@ -205,6 +205,12 @@ def test_plrm_shows_its_draws(fastreid_command, agsynth, tmp_path):
     assert np.array(half["changed"]).min() > 0.1
     assert np.array(none["changed"]).max() == 0
     np.testing.assert_allclose(half["probabilities"], patch_probabilities(4, 2).numpy(), atol=1e-5)
+    outcome = fastreid_command(*common[:4], "--size", "0x0", "--out", tmp_path / "none.png")
+    assert_one_line(outcome, "'0x0' is not HEIGHTxWIDTH")
+    for size in ("7x32", "32x7", "32x99999"):
+        outcome = fastreid_command(*common[:4], "--size", size, "--n", 8, "--out", tmp_path / "none.png")
+        assert_one_line(outcome, f"images of {size} should have 8 (a patch) to 2048 rows and columns")
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_a_report_is_one_file_and_says_what_it_leaves_out(made, fastreid_command, tmp_path):

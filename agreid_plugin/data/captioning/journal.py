@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agreid_plugin.data.datasets.files import parse_json, shown
-from agreid_plugin.data.whole_files import whole_file
+from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 
 
@@ -53,12 +53,10 @@ def _are_texts(value: object) -> bool:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that it is there in full or not at all."""
-    try:
+    with told_unwritten(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as draft:
             draft.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 class Journal:

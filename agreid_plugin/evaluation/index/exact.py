@@ -42,7 +42,11 @@ def rescored(vectors: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int)
         rows: (Q, C) candidates of each query, `MISSING` where there is none.
         k: K, C at most.
     """
-    scores = np.einsum("qd,qcd->qc", queries, vectors[np.maximum(rows, 0)])
+    size = max(1, BLOCK // (4 * max(1, rows.shape[1]) * vectors.shape[1]))  # queries whose candidates are read together
+    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+    scores = np.empty(rows.shape, dtype=np.float32)
+    for part in parts:
+        scores[part] = np.einsum("qd,qcd->qc", queries[part], vectors[np.maximum(rows[part], 0)])
     scores[rows == MISSING] = -np.inf
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)

@@ -64,7 +64,7 @@ class Lookup:
     def _structured(self, queries: np.ndarray, k: int, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         if self.structure.kind != "pq":
             return self.structure.search(queries, k, rows)
-        _, candidates = self.structure.search(queries, k * CANDIDATES, rows)
+        _, candidates = self.structure.search(queries, max(k, min(k * CANDIDATES, self.covered)), rows)
         return rescored(self.vectors, queries, candidates, k)
 
 

@@ -52,8 +52,9 @@ class Milvus:
             raise InputError(f"collection {self.name!r} should be named with letters, digits and _")
         if self.lite:
             self._check_folder(new)
+        library = _library()  # first: what tells of Milvus' complaints is a part of it
         with self.told():
-            self.client = _library().MilvusClient(self.address, token=token, timeout=TIMEOUT)
+            self.client = library.MilvusClient(self.address, token=token, timeout=TIMEOUT)
         if self.lite:
             _open[self._path] += 1
 

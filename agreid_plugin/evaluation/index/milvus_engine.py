@@ -27,7 +27,7 @@ from agreid_plugin.evaluation.index.kinds import (
     tune,
 )
 from agreid_plugin.evaluation.index.lookup import HELD_OUT
-from agreid_plugin.evaluation.index.milvus_client import Milvus
+from agreid_plugin.evaluation.index.milvus_client import Milvus, is_lite
 from agreid_plugin.evaluation.index.milvus_rows import FIELDS, from_row, parts, to_row
 from agreid_plugin.evaluation.index.where import ANY, Where
 
@@ -65,10 +65,10 @@ class MilvusIndex(GalleryIndex):
     @classmethod
     def create(cls, uri: str, width: int, maker: str, kind: str | None, token: str = "") -> MilvusIndex:
         """Make an empty index, open to be built."""
+        if is_lite(uri) and kind == "pq":  # before a connection, which makes a folder
+            raise InputError(f"{uri}: Milvus Lite has no pq: choose flat, ivf or hnsw, or a server")
         milvus = Milvus(uri, token, new=True)
         try:
-            if milvus.lite and kind == "pq":
-                raise InputError(f"{uri}: Milvus Lite has no pq: choose flat, ivf or hnsw, or a server")
             milvus.create(width)
             milvus.tell(version=VERSION, width=width, maker=maker, kind=kind, complete=False, structure=None)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
@@ -105,9 +106,11 @@ def quoted(text: str) -> str:
 def parse_time(text: str) -> float:
     """Return seconds since 1970 of `2026-05-31`, `2026-05-31T14:30` (UTC unless it says `+02:00`), or of a number."""
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
-        pass
+        seconds = math.nan
+    if math.isfinite(seconds):
+        return seconds
     try:
         told = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

@@ -44,6 +44,11 @@ class Shares:
     shares: np.ndarray
 
     @property
+    def told(self) -> bool:
+        """Whether the number of any camera is known."""
+        return any(camera != UNKNOWN for _, camera in self.cameras)
+
+    @property
     def name(self) -> str:
         """What the group is called in metrics.json."""
         return f"{self.module}/{self.group}" if self.group else self.module
@@ -66,7 +71,7 @@ def draw_experts(shares: Sequence[Shares], title: str, history: History | None =
     rows = [shares[start : start + PANELS] for start in range(0, len(shares), PANELS)]
     history = {name: told for name, told in (history or {}).items() if name in {each.name for each in shares}}
     high = max(0.17 * max(len(each.experts) for each in shares) + 0.75, 1.5)
-    lower = 1.7 if history else 0.0
+    lower = 1.9 if history else 0.0
     drawing = figure(7.2, 0.5 + len(rows) * (high + lower))
     for drawn, row in zip(np.atleast_1d(drawing.subfigures(len(rows), 1)), rows, strict=True):
         parts = drawn.subfigures(2, 1, height_ratios=(high, lower)) if history else [drawn]
@@ -85,7 +90,8 @@ def _maps(drawing: Figure, row: Sequence[Shares]) -> None:
         image = axes.pcolormesh(100 * each.shares, cmap=MAP, vmin=0, vmax=100 * most, edgecolors="white", linewidth=0.8)
         axes.invert_yaxis()
         axes.set_yticks(np.arange(len(each.experts)) + 0.5, [str(expert) for expert in each.experts])
-        axes.set_xticks(np.arange(len(each.cameras)) + 0.5, [_camera(camera) for _, camera in each.cameras])
+        names = [_camera(camera) for _, camera in each.cameras] if each.told else [""] * len(each.cameras)
+        axes.set_xticks(np.arange(len(each.cameras)) + 0.5, names)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set_title(label(each))
@@ -112,6 +118,7 @@ def _lines(drawing: Figure, row: Sequence[Shares], history: History, unit: str) 
     panels = drawing.subplots(1, len(row), squeeze=False, sharey=True)[0]
     for number, (axes, each) in enumerate(zip(panels, row, strict=True)):
         axes.set_xlabel(unit)
+        axes.set_title(label(each), fontsize=8)  # the panels are not as wide as the maps above them
         if number == 0:
             axes.set_ylabel("share in training, %")
         if each.name not in history:

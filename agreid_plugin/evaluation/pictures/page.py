@@ -12,6 +12,7 @@ from PIL import Image
 
 from agreid_plugin.evaluation.showing import printable
 
+READABLE = 720  # pixels of a picture's width on a small screen
 SRC = "data:image/png;base64,"
 _STYLE = """
 :root { color-scheme: light; --ink: #28282c; --faint: #6a6a70; --line: #e0e0e4; }
@@ -20,10 +21,13 @@ body { margin: 0 auto; max-width: 1200px; padding: 16px 24px 48px; background: #
 h1 { font-size: 1.5rem; margin: 16px 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 36px 0 6px; border-top: 1px solid var(--line); padding-top: 16px; }
 p { margin: 4px 0 10px; color: var(--faint); overflow-wrap: anywhere; }
-nav a { margin-right: 14px; color: #0072B2; }
-img { max-width: 100%; height: auto; display: block; margin: 8px 0; }
+nav a { display: inline-block; margin-right: 14px; color: #0072B2; }
+.wide { overflow-x: auto; }
+img { max-width: 100%; min-width: var(--least); height: auto; display: block; margin: 8px 0; }
 table { border-collapse: collapse; margin: 8px 0; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); text-align: left; overflow-wrap: anywhere; }
+th, td { padding: 4px 16px 4px 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top;
+  white-space: nowrap; }
+td.told { white-space: normal; overflow-wrap: anywhere; }
 td.number, th.number { text-align: right; }
 """
 
@@ -60,20 +64,34 @@ def _section(section: Section) -> str:
         parts.append(f"<p>{_text(section.about)}</p>")
     if section.rows:
         parts.append(_table(section.header, section.rows))
-    parts += [f'<img src="{SRC}{_embedded(image)}" alt="{_text(name)}">' for name, image in section.pictures.items()]
+    parts += [_picture(name, image) for name, image in section.pictures.items()]
     return "\n".join([*parts, "</section>"])
 
 
+def _picture(name: str, image: Image.Image) -> str:
+    """Return an image as wide as the page, but never so small that its words cannot be read: it is scrolled then."""
+    least = min(image.width, READABLE)
+    shown = f'<img src="{SRC}{_embedded(image)}" alt="{_text(name)}">'
+    return f'<div class="wide" style="--least: {least}px">{shown}</div>'
+
+
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th{_class(rows[0][n])}>{_text(name)}</th>" for n, name in enumerate(header))
+    """Return a table: of numbers below a header, or of names and what is told of each, which may be long."""
+    kind = _class if header else _told
+    head = "".join(f"<th{_class(rows[0][n], n)}>{_text(name)}</th>" for n, name in enumerate(header))
     body = "\n".join(
-        "<tr>" + "".join(f"<td{_class(cell)}>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{kind(cell, n)}>{_text(cell)}</td>" for n, cell in enumerate(row)) + "</tr>"
+        for row in rows
     )
-    return f"<table>\n{f'<tr>{head}</tr>' if header else ''}\n{body}\n</table>"
+    return f'<div class="wide"><table>\n{f"<tr>{head}</tr>" if header else ""}\n{body}\n</table></div>'
 
 
-def _class(cell: str) -> str:
+def _class(cell: str, _: int) -> str:
     return ' class="number"' if cell.replace(".", "", 1).isdigit() else ""
+
+
+def _told(_: str, place: int) -> str:
+    return ' class="told"' if place else ""
 
 
 def _embedded(image: Image.Image) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ENLARGED = 256  # rows that an image has at least when something is drawn over it
 WIDTH = 0.78  # inches of an image
 ACROSS = 8  # images in a row
+BAR = 0.12  # inches of the scale beside them
+NARROWEST = 2.6  # inches of a picture, for its title
 PALE = 0.78  # how far what was not chosen fades
 
 
@@ -107,7 +109,7 @@ def draw_attention(looked: Sequence[Looked], title: str, about: str = "") -> Fig
     across = min(ACROSS, len(looked))
     bands = -(-len(looked) // across)
     rows, cols = looked[0].pixels.shape[:2]
-    drawing = figure(0.65 + across * (WIDTH + 0.06), 0.45 + bands * (2 * WIDTH * rows / cols + 0.24))
+    drawing = figure(max(0.65 + across * (WIDTH + 0.06), NARROWEST), 0.45 + bands * (2 * WIDTH * rows / cols + 0.24))
     panels = drawing.subplots(2 * bands, across, squeeze=False)
     maps = [relative_attention(each) for each in looked]
     most = max(float(np.quantile(np.stack(maps), 0.995)), 1.0)
@@ -119,9 +121,11 @@ def draw_attention(looked: Sequence[Looked], title: str, about: str = "") -> Fig
         above.imshow(enlarged(each.pixels))
         above.set_title(each.about.replace("\n", ", "), fontsize=7)
         mapped = _heat(below, each.pixels, heat, most)
-    bar = drawing.colorbar(mapped, ax=panels, label="attention, mean patch = 1", fraction=0.02, pad=0.01, aspect=30)
-    bar.outline.set_visible(False)
     head(drawing, title, about)
+    wide, high = drawing.get_size_inches()
+    # As high as the images, however few they are, which stay where they are.
+    bar = {"fraction": BAR / wide, "aspect": high / BAR, "pad": 0.01, "panchor": False}
+    drawing.colorbar(mapped, ax=panels, label="attention, mean patch = 1", **bar).outline.set_visible(False)
     return drawing
 
 

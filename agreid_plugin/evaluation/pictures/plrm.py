@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from PIL import Image
 
 from agreid_plugin.data.augment import PLRM
 from agreid_plugin.errors import InputError
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAP_WIDTH = 1.9  # inches of the probabilities
+LARGEST = 2048  # rows or columns of an image, of which several are held at once
 MOST_NUMBERS = 200  # patches whose probabilities are written out
+
+
+def sized(plrm: PLRM, pictures: Iterable[Image.Image], size: tuple[int, int]) -> np.ndarray:
+    """Bring pictures to a size, rows and columns, that has patches in it: (B, H, W, 3) of uint8."""
+    if not plrm.n <= min(size) <= max(size) <= LARGEST:
+        raise InputError(f"images of {size[0]}x{size[1]} should have {plrm.n} (a patch) to {LARGEST} rows and columns")
+    return np.stack([np.asarray(each.resize(size[::-1], Image.Resampling.BICUBIC)) for each in pictures])
 
 
 def drawn(plrm: PLRM, images: np.ndarray, draws: int, seed: int = 0) -> np.ndarray:

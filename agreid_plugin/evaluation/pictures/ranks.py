@@ -55,8 +55,7 @@ def place_of(row: int, rank: int) -> tuple[int, int]:
 def _row(paper: Image.Image, top: int, ranking: RankList, note: str) -> None:
     pen = ImageDraw.Draw(paper)
     if ranking.caption:
-        text = wrapped([ranking.caption], CELL[0], _font(TEXT))
-        _write(pen, (MARGIN, top), text[: CELL[1] // LINE])
+        _write(pen, (MARGIN, top), shortened(wrapped([ranking.caption], CELL[0], _font(TEXT)), CELL[1] // LINE))
         _write(pen, (MARGIN, top + CELL[1] + 4), [note])
     else:
         _mount(paper, (MARGIN, top), ranking.query, f"query  {note}", INK)
@@ -67,6 +66,11 @@ def _row(paper: Image.Image, top: int, ranking: RankList, note: str) -> None:
         color = RIGHT if each.right else WRONG
         _mount(paper, (left, top), each.record, f"{each.rank}   {each.distance:.3f}", color)
         _badge(paper, (left + CELL[0] - BORDER - BADGE - 3, top + BORDER + BADGE + 3), each.right)
+
+
+def shortened(lines: list[str], most: int) -> list[str]:
+    """Return as many lines as there is room for, with dots where more would follow."""
+    return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1].rpartition(' ')[0]} ..."]
 
 
 def _mount(

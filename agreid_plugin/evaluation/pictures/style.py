@@ -27,6 +27,7 @@ OF_VIEW = {View.AERIAL: "#56B4E9", View.GROUND: "#E69F00", None: "#999999"}
 MAP = "Blues"  # of numbers from none to all
 HEAT = "magma"  # over images
 DPI = 200
+TITLE, ABOUT = 11, 7  # points
 _RC = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same everywhere
@@ -78,10 +79,30 @@ def bare(axes: Axes, title: str = "") -> None:
 
 
 def head(drawing: Figure, title: str, about: str = "") -> None:
-    """Write a title over a figure, and a fainter line below it."""
-    drawing.suptitle(title, fontsize=11, x=0.01, ha="left", weight="bold")
+    """Write a title over a figure and a fainter line below it, both broken, and the figure higher, if it is narrow."""
+    wide = drawing.get_figwidth()
+    title, about = broken(title, wide, TITLE, "bold"), broken(about, wide, ABOUT)
+    drawing.suptitle(title, fontsize=TITLE, x=0.01, ha="left", weight="bold")
     if about:
-        drawing.supxlabel(about, fontsize=7, color=FAINT, x=0.01, ha="left")
+        drawing.supxlabel(about, fontsize=ABOUT, color=FAINT, x=0.01, ha="left")
+    added = title.count("\n") * TITLE + about.count("\n") * ABOUT
+    drawing.set_figheight(drawing.get_figheight() + 1.25 * added / 72)
+
+
+def broken(text: str, inches: float, size: float, weight: str = "normal") -> str:
+    """Break a text into lines that fit a figure of so many inches."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    font, points = FontProperties(weight=weight), 72 * (0.98 * inches - 0.06)
+    lines: list[str] = []
+    for word in text.split(" "):
+        wider = f"{lines[-1]} {word}" if lines else word
+        if lines and TextPath((0, 0), wider, size=size, prop=font).get_extents().width > points:
+            lines.append(word)
+        else:
+            lines[-1:] = [wider]
+    return "\n".join(lines)
 
 
 def _matplotlib() -> Any:
