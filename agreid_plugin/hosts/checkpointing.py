@@ -7,12 +7,13 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import Optimizer
 
 from agreid_plugin.data.whole_files import remove_drafts, whole_file
 from agreid_plugin.errors import InputError, first_line
@@ -64,23 +65,54 @@ def _free(folder: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def spare_tensorboard(writer: SummaryWriter) -> None:
-    """Have a full disk cost TensorBoard's file what it was to hold, told once; the thread that writes it would die."""
-    file, told = writer.file_writer.event_writer._general_file_writer, []
+def sparing(path: Path, *calls: Callable[..., Any]) -> list[Callable[..., None]]:
+    """Return calls that write a file in such a way that a full disk costs what it was to hold, told once."""
+    told: list[Path] = []
 
-    def spared(native: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> None:
+    def spared(native: Callable[..., Any]) -> Callable[..., None]:
+        def call(*args: Any, **kwargs: Any) -> None:
             try:
-                native(*args)
+                native(*args, **kwargs)
             except OSError:
                 if not told:
-                    told.append(native)
-                    with surviving_the_disk(Path(os.fsdecode(file.filename))):
+                    told.append(path)
+                    with surviving_the_disk(path):
                         raise
 
         return call
 
-    file.write, file.flush = spared(file.write), spared(file.flush)
+    return [spared(native) for native in calls]
+
+
+def spare_tensorboard(writer: SummaryWriter) -> None:
+    """Have a full disk not end the thread that writes TensorBoard's file, and with it the run."""
+    file = writer.file_writer.event_writer._general_file_writer
+    file.write, file.flush = sparing(Path(os.fsdecode(file.filename)), file.write, file.flush)
+
+
+def of_another(name: str, why: str) -> InputError:
+    """Return the error for a checkpoint to resume from that does not fit the run's model, optimizer or schedule."""
+    return InputError(
+        f"the checkpoint to resume from is of another {name} ({why}): continue with the configuration that the run "
+        "began with, which is in its folder, or choose another --output"
+    )
+
+
+def require_filled(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that was given the state of one of another kind: torch hardly looks."""
+    missing = {key for group in optimizer.param_groups for key in optimizer.defaults.keys() - group.keys()}
+    if missing:
+        raise of_another("optimizer", f"it has no {min(missing)}")
+
+
+def require_same_place(places: Sequence[object]) -> None:
+    """Refuse to go on from different places in different processes, which would wait for each other in vain."""
+    other = next((rank for rank, place in enumerate(places) if place != places[0]), None)
+    if other is not None:
+        raise InputError(
+            f"process {other} does not see the checkpoint that process 0 resumes from: the run's folder has to be one "
+            "that all machines share"
+        )
 
 
 def _disk_error(error: BaseException | None) -> OSError | None:

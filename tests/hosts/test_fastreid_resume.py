@@ -188,6 +188,29 @@ def test_another_model_or_optimizer_is_refused(forked_command, config, straight,
     assert "Traceback" not in outcome.said
 
 
+COSINE = ("SOLVER.SCHED", "CosineAnnealingLR", "SOLVER.ETA_MIN_LR", 1e-6)
+STEPS = ("SOLVER.SCHED", "MultiStepLR", "SOLVER.STEPS", "[1, 3]")
+
+
+@pytest.mark.parametrize("before", [COSINE, STEPS])
+@pytest.mark.parametrize("after", [COSINE, STEPS])
+def test_a_run_that_is_made_longer_goes_by_its_new_schedule(forked_command, config, tmp_path, before, after):
+    def train(run: str, *more: object) -> list[float]:
+        outcome = forked_command("train", "--config", config, "--output", tmp_path / run, *more)
+        assert outcome.code == 0, outcome.said
+        said.append(outcome.said)
+        lines = map(json.loads, (tmp_path / run / "metrics.json").read_text().splitlines())
+        return [line["lr"] for line in lines if "lr" in line]
+
+    said: list[str] = []
+    train("run", *before, *SHORT)
+    rates = train("run", "--resume", *after, "SOLVER.MAX_EPOCH", 4)
+    expected = train("straight", *after, "SOLVER.MAX_EPOCH", 4)
+    assert len(rates) == len(expected) == 24
+    assert rates[12:] == pytest.approx(expected[12:], rel=1e-9)
+    assert ("resumed with another schedule" in said[1]) is (before is not after or after is COSINE)
+
+
 def test_a_drawn_seed_is_kept(forked_command, config, tmp_path):
     train = ("train", "--config", config, "--output", tmp_path / "run", "SEED", -1, "SOLVER.MAX_EPOCH", 1)
     forked_command(*train, at=("step", 2))

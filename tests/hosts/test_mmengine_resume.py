@@ -102,6 +102,15 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_run_made_longer_goes_by_the_longer_schedule(tmp_path):
+    """It is what the longer run would have been from the start; the shorter one had taken no rate at its end."""
+    schedule = {"type": "agreid_plugin.WarmupMultiStepLR", "convert_to_iter_based": True, "milestones": [2]}
+    whole = train(tmp_path / "whole", epochs=3, param_scheduler=schedule)
+    train(tmp_path / "short", epochs=2, param_scheduler=schedule)
+    longer = train(tmp_path / "short", epochs=3, param_scheduler=schedule, resume=True)
+    assert equal(longer, whole)
+
+
 def changed(source: Path, folder: Path, change: Callable[[dict], object]) -> str:
     """Copy a checkpoint with a change."""
     checkpoint = torch.load(source, weights_only=False)

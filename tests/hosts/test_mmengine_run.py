@@ -87,6 +87,24 @@ def precisions(folder: Path) -> dict[str, float]:
     return {name: entry["mAP"] for name, entry in json.loads((folder / "results.json").read_text())["CARGO"].items()}
 
 
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (("model.backbone.vit.depth", 3), "another model (missing keys in source state_dict: "),
+        (("model.backbone.vit.width", 32), "another model (size mismatch for "),
+        (("optim_wrapper.optimizer.type", "AdamW"), "another optimizer (it has no betas)"),
+        (("optim_wrapper.paramwise_cfg", "{'bias_lr_mult': 2.0}"), "another optimizer (loaded state dict has a "),
+    ],
+)
+def test_a_run_goes_on_with_its_own_model_and_optimizer_alone(fastreid_command, config, tmp_path, other, told):
+    train = ["train", "--config", config, "--output", tmp_path / "run"]
+    assert fastreid_command(*train).code == 0
+    outcome = fastreid_command(*train, "--resume", "train_cfg.max_epochs", 2, "experiment_name", "resumed", *other)
+    assert outcome.code == 2, outcome
+    assert f"error: the checkpoint to resume from is of {told}" in outcome.err.splitlines()[-1]
+    assert "Traceback" not in outcome.err
+
+
 def test_train_resume_and_evaluate(fastreid_command, config, tmp_path):
     folder = tmp_path / "run"
     train = ["train", "--config", config, "--output", folder]
@@ -124,6 +142,27 @@ def test_train_resume_and_evaluate(fastreid_command, config, tmp_path):
     reranked = ["eval", "--config", config, "--features", features, "--rerank", "--protocols", "ALL"]
     outcome = fastreid_command(*reranked, "--output", tmp_path / "reranked")
     assert "re-ranked" in outcome.out
+
+
+def test_a_file_may_ask_to_resume_as_mmengines_do(fastreid_command, config, tmp_path):
+    """The folder's own run, else the checkpoint that `load_from` names; neither is passed over in silence."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert fastreid_command("train", "--config", config, "--output", first).code == 0
+    config.write_text(config.read_text() + f"resume = True\nload_from = {str(first / 'epoch_1.pth')!r}\n")
+    for folder, epochs in ((first, 2), (second, 2), (second, 3)):
+        train = ["train", "--config", config, "--output", folder, "train_cfg.max_epochs", epochs]
+        outcome = fastreid_command(*train, "experiment_name", f"{folder.name}-{epochs}")
+        assert outcome.code == 0, outcome.err
+        assert f"resumed epoch: {epochs - 1}, iter: {(epochs - 1) * ITERATIONS}" in outcome.out
+
+
+def test_a_validation_tells_its_numbers_alone(fastreid_command, config, tmp_path):
+    tests = ("dataloader", "cfg", "evaluator")
+    config.write_text(config.read_text() + "".join(f"val_{part} = test_{part}\n" for part in tests))
+    outcome = fastreid_command("train", "--config", config, "--output", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    assert "CARGO/A2G/mAP: " in outcome.out
+    assert "validated" not in outcome.out  # a record of the loop's, which mmengine took for a number
 
 
 def test_averaged_weights_and_accumulated_gradients(fastreid_command, config, tmp_path):

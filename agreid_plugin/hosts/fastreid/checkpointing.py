@@ -10,10 +10,19 @@ from typing import Any
 from fastreid.engine import DefaultTrainer
 from fastreid.utils import comm
 from fastreid.utils.checkpoint import Checkpointer
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from agreid_plugin.data.random_states import random_state
-from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.hosts.checkpointing import read_newest, write_checkpoint
+from agreid_plugin.errors import first_line
+from agreid_plugin.hosts.checkpointing import (
+    of_another,
+    read_newest,
+    require_filled,
+    require_same_place,
+    write_checkpoint,
+)
+from agreid_plugin.hosts.fastreid.solver import continue_schedule
 from agreid_plugin.nn.checkpoints import read_checkpoint
 
 _logger = logging.getLogger("fastreid.checkpoint")
@@ -81,14 +90,8 @@ def read_last(folder: str | Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def require_same(found: tuple[Path, dict[str, Any]] | None) -> None:
-    """Refuse to go on from different places in different processes, which would wait for each other in vain."""
-    places = comm.all_gather(None if found is None else _position(found[1]))
-    other = next((rank for rank, place in enumerate(places) if place != places[0]), None)
-    if other is not None:
-        raise InputError(
-            f"process {other} does not see the checkpoint that process 0 resumes from: OUTPUT_DIR has to be a folder "
-            "that all machines share"
-        )
+    """Refuse to go on from different places in different processes."""
+    require_same_place(comm.all_gather(None if found is None else _position(found[1])))
 
 
 def _position(content: dict[str, Any]) -> tuple[int, int]:
@@ -117,25 +120,20 @@ def _require_fit(misfits: Any) -> None:
     found = [*shapes, *(f"it has no {name}" for name in misfits.missing_keys)]
     found += [f"{name} has no place here" for name in misfits.unexpected_keys]
     if found:
-        raise _of_another("model", found[0])
+        raise of_another("model", found[0])
 
 
 def _give(name: str, part: Any, state: Any) -> None:
-    """Give an optimizer, a schedule or a scaler its state, or refuse one that is another's: torch hardly looks."""
+    """Give an optimizer, a schedule or a scaler its state, or refuse one that is another's."""
     try:
-        part.load_state_dict(state)
+        if isinstance(part, LRScheduler):
+            continue_schedule(part, state)
+        else:
+            part.load_state_dict(state)
     except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
-        raise _of_another(name, first_line(error)) from None
-    missing = {key for group in getattr(part, "param_groups", ()) for key in part.defaults.keys() - group.keys()}
-    if missing:
-        raise _of_another(name, f"it has no {min(missing)}")
-
-
-def _of_another(name: str, why: str) -> InputError:
-    return InputError(
-        f"the checkpoint to resume from is of another {name} ({why}): continue with the configuration that the run "
-        "began with, config.yaml in its folder, or choose another --output"
-    )
+        raise of_another(name, first_line(error)) from None
+    if isinstance(part, Optimizer):
+        require_filled(part)
 
 
 def _tell_departures(before: dict[str, int] | None, now: dict[str, int]) -> None:

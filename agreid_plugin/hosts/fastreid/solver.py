@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from fastreid.engine import hooks
 from fastreid.solver.lr_scheduler import WarmupLR
@@ -20,6 +22,8 @@ from agreid_plugin.hosts.fastreid.config import Key
 _logger = logging.getLogger("fastreid.train")
 
 STEPS = ("epoch", "iteration")
+PLACE = ("last_epoch", "base_lrs", "lr_lambdas")
+"""What a checkpoint has of a schedule beside its settings."""
 KEYS = (
     Key("SOLVER.BETAS", [], "Betas of Adam and its kin, as [0.9, 0.98]; empty: the optimizer's own."),
     Key("SOLVER.LR_FACTORS", [], "Rows [module, factor]: parameters below it learn at a multiple of BASE_LR."),
@@ -87,6 +91,25 @@ def cosine_by_iteration(cfg, optimizer: Optimizer, iters_per_epoch: int) -> dict
             optimizer, solver.WARMUP_FACTOR, solver.WARMUP_ITERS, solver.WARMUP_METHOD
         )
     return schedulers
+
+
+def continue_schedule(schedule: LRScheduler, state: Mapping[str, Any]) -> None:
+    """Give a schedule the place that a checkpoint has of it; its settings stay those of this run.
+
+    torch takes the old settings along: a run that is made longer would go by its old length.
+    """
+    own = schedule.state_dict()
+    settings = {name: value for name, value in own.items() if not name.startswith("_") and name not in PLACE}
+    changed = [name for name, value in settings.items() if name not in state or state[name] != value]
+    schedule.load_state_dict({name: state[name] for name in own.keys() - settings.keys() if name in state})
+    if not changed:
+        return
+    told = ", ".join(f"{name} {settings[name]} in place of {state.get(name, 'none')}" for name in changed)
+    _logger.warning("resumed with another schedule (%s): the rate is what it says from here on", told)
+    if schedule.last_epoch > 0 and hasattr(schedule, "_get_closed_form_lr"):  # else the next step says it anew
+        schedule._last_lr = schedule._get_closed_form_lr()
+        for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
+            group["lr"] = rate
 
 
 class IterationScheduler(hooks.LRScheduler):

@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from agreid_plugin.data.whole_files import whole_file
-from agreid_plugin.hosts.checkpointing import spare_tensorboard, surviving_the_disk
+from agreid_plugin.hosts.checkpointing import spare_tensorboard, sparing
 
 _logger = logging.getLogger("fastreid.train")
 WINDOW = 20
@@ -58,6 +58,7 @@ class JSONWriter(EventWriter):
         if self._path.exists():
             self._cut(start_iter)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._append, self._shut = sparing(self._path, self._put, self._file.close)
 
     def _cut(self, start_iter: int) -> None:
         kept = [line for line in map(_parsed, self._path.read_bytes().splitlines()) if line["iteration"] < start_iter]
@@ -72,14 +73,15 @@ class JSONWriter(EventWriter):
         lines = "".join(
             json.dumps({"iteration": iteration, **values}, sort_keys=True) + "\n" for iteration, values in fresh
         )
-        with surviving_the_disk(self._path):
-            self._file.write(lines)
-            self._file.flush()
+        self._append(lines)
+
+    def _put(self, lines: str) -> None:
+        self._file.write(lines)
+        self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        with surviving_the_disk(self._path):
-            self._file.close()
+        self._shut()
 
 
 def _parsed(line: bytes) -> dict[str, float]:

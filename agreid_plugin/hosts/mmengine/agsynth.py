@@ -10,6 +10,9 @@ from mmengine.dist import barrier, is_main_process
 from agreid_plugin.data.synth.on_demand import make_missing
 from agreid_plugin.hosts.mmengine.arguments import require_arguments
 
+CHOSEN = ("ids", "images_per_id", "size", "seed")
+"""What a recipe chooses of AG-Synth."""
+
 
 def make_once(root: str, names: Iterable[str], agsynth: Mapping[str, Any] | None) -> None:
     """Make AG-Synth where a dataset is missing.
@@ -21,7 +24,7 @@ def make_once(root: str, names: Iterable[str], agsynth: Mapping[str, Any] | None
     """
     if not agsynth:
         return
-    require_arguments("agsynth", make_missing, {"root": root, "datasets": names, **agsynth})
+    require_arguments("agsynth", make_missing, agsynth, own=CHOSEN)
     try:
         if is_main_process():
             make_missing(root, names, **agsynth, key="agsynth")

@@ -9,12 +9,14 @@ from functools import wraps
 from typing import Any
 
 from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts.mmengine.kinds import require_kinds
 
 FREE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+OURS = __name__.partition(".")[0]
 
 
 def checked(to: Callable[..., Any] | None = None, given: Iterable[str] = ()) -> Callable[[type], type]:
-    """Have a class refuse wrong names of arguments in one line, before its constructor is run.
+    """Have a class refuse wrong names and kinds of arguments in one line, before its constructor is run.
 
     Args:
         to: what the class passes the rest of its arguments, `**options`, on to.
@@ -28,6 +30,7 @@ def checked(to: Callable[..., Any] | None = None, given: Iterable[str] = ()) -> 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             own = list(_names(build))[1 + len(args) :]  # without self and those given by place
             require_arguments(kind.__name__, build, kwargs, passed, own)
+            require_kinds(kind.__name__, to or build, {name: kwargs[name] for name in passed & kwargs.keys()})
             build(self, *args, **kwargs)
 
         kind.__init__ = __init__
@@ -43,7 +46,7 @@ def require_arguments(
     passed: Iterable[str] = (),
     own: Iterable[str] | None = None,
 ) -> None:
-    """Refuse arguments that a function does not take, and the lack of those that it needs.
+    """Refuse arguments that a function does not take, or of ours not of this kind, and the lack of those it needs.
 
     Args:
         name: what the message calls the function.
@@ -57,10 +60,12 @@ def require_arguments(
     free = any(each.kind in FREE for each in inspect.signature(function).parameters.values()) and not passed
     for given in arguments:
         if given not in own and given not in passed and not free:
-            raise unknown(f"argument of {name}", given, [*own, *passed])
+            raise unknown(f"argument of {name}", given, {*own, *passed})
     missing = [each for each in own if parameters[each].default is inspect.Parameter.empty and each not in arguments]
     if missing:
         raise InputError(f"{name} needs {', '.join(missing)}: give {'it' if len(missing) == 1 else 'them'} a value")
+    if function.__module__.partition(".")[0] == OURS:  # hints of other toolboxes promise less
+        require_kinds(name, function, arguments)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -22,12 +23,20 @@ from agreid_plugin.hosts.checkpointing import (
     surviving_the_disk,
     write_checkpoint,
 )
+from agreid_plugin.hosts.mmengine.arguments import require_arguments
 from agreid_plugin.hosts.mmengine.checkpoints import load_from_local
+from agreid_plugin.hosts.mmengine.kinds import require_kinds
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 from agreid_plugin.hosts.mmengine.resume import ExactResume
 from agreid_plugin.hosts.run_checks import MARKER
 
 NAMES = re.compile(r"(epoch|iter)_\d+\.pth")
+PASSED_ON = tuple(
+    name
+    for name in inspect.signature(Runner.save_checkpoint).parameters
+    if name not in ("self", "out_dir", "filename", "meta")
+)
+"""What mmengine's hook passes on to the runner that saves."""
 KEPT_WITHIN = 3
 """Checkpoints within epochs that are kept; an uninterrupted run writes none."""
 
@@ -49,8 +58,18 @@ def whole(save: Callable[..., None]) -> Callable[..., None]:
 class CheckpointHook(hooks.CheckpointHook):
     """mmengine's hook, which marks and removes nothing before the new checkpoint is written.
 
-    mmengine removes the oldest one first, and a full disk would in the end leave none.
+    mmengine removes the oldest one first, and a full disk would in the end leave none. Nor does it look at arguments
+    that it does not know before it passes them on, with the first checkpoint.
+
+    Args:
+        *args: see mmengine's.
+        **kwargs: see mmengine's.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        require_arguments("CheckpointHook", hooks.CheckpointHook, kwargs, passed=PASSED_ON)
+        require_kinds("CheckpointHook", hooks.CheckpointHook, kwargs)
+        super().__init__(*args, **kwargs)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
         if self.file_client_args or self.backend_args or "://" in str(self.out_dir):

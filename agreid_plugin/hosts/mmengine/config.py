@@ -21,6 +21,8 @@ from mmengine.runner import Runner
 from agreid_plugin.data.workers import told_crash
 from agreid_plugin.errors import InputError, did_you_mean, first_line, unknown
 from agreid_plugin.hosts import INSTALL
+from agreid_plugin.hosts.mmengine.arguments import said_of
+from agreid_plugin.hosts.mmengine.config_checks import check_values
 
 BEYOND_THE_RUNNERS = (
     *("custom_imports", "runner_type", "model_wrapper_cfg", "sync_bn", "find_unused_parameters", "compile"),
@@ -36,7 +38,8 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """Read a configuration file with its bases, then the `KEY VALUE ...` overrides.
 
     Raises:
-        InputError: a file that is missing or does not run, a misspelt key, or an override that fits nowhere.
+        InputError: a file that is missing or does not run, a misspelt key, an override that fits nowhere, or a value
+            of the wrong kind.
     """
     path = Path(path)
     if not os.path.isfile(path):
@@ -50,6 +53,8 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
         raise InputError(f"config file {path} cannot be read: {_reason(error)}") from None
     _check_keys(cfg, path)
     _override(cfg, list(overrides))
+    with said_of(str(path)):
+        check_values(cfg)
     return cfg
 
 
@@ -61,10 +66,13 @@ def _reason(error: Exception) -> str:
 
 
 def _check_keys(cfg: Config, path: Path) -> None:
-    """Refuse a name at the top that is a key's but for a letter, as mmengine takes it for a variable of the file."""
+    """Refuse a name at the top that is a key's but for a letter, as mmengine takes it for a variable of the file.
+
+    Also where the key itself is there: it is the base's, and the recipe has meant to change it.
+    """
     for name in cfg:
         near = get_close_matches(name, KEYS, n=1, cutoff=NEAR)
-        if name not in KEYS and near and near[0] not in cfg:
+        if name not in KEYS and near:
             raise InputError(f"{path}: key {name} unknown (did you mean {near[0]}?)")
 
 
@@ -75,6 +83,8 @@ def _override(cfg: Config, overrides: list[str]) -> None:
         first = key.partition(".")[0]
         if first not in cfg and first not in KEYS:
             raise InputError(f"command line: key {key} unknown{did_you_mean(first, {*cfg, *KEYS})}")
+        if first == "custom_imports":
+            raise InputError(f"command line: {key} comes too late, the file is read: write custom_imports there")
         try:
             cfg.merge_from_dict({key: literal(text)})
         except Exception as error:
@@ -108,6 +118,15 @@ def type_name(value: Any) -> str:
 
 MISFITS = ("got an unexpected keyword argument", "missing 1 required", "required positional arguments")
 """Parts of what Python says of arguments that a function does not take, or lacks."""
+OF_VALUES = (TypeError, ValueError, KeyError, AttributeError, AssertionError)
+"""What other toolboxes raise of values that they cannot build anything of."""
+AT_WORK = ("train", "val", "test", "call_hook", "load_or_resume", "resume", "load_checkpoint", "save_checkpoint")
+"""Methods of a Runner that do more than build."""
+
+BUILDERS = ("build_from_cfg", "build_scheduler_from_cfg", "build_runner_from_cfg")
+"""mmengine's functions that build a part."""
+TYPES = ("obj_type", "scheduler_type")
+"""What they call its type."""
 
 # Building ---------------------------------------------------------------------------------------------------------
 
@@ -130,22 +149,49 @@ def _told(error: Exception) -> InputError | None:
     crash = told_crash(error)
     if crash is not None:
         return crash
-    innermost = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-    if innermost.f_code.co_name == "build_from_cfg":
-        return _of_building(error, innermost)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    innermost = frames[-1]
+    if innermost.f_code.co_name in BUILDERS and (told := _of_building(error, innermost)):
+        return told
     if isinstance(error, TypeError) and any(part in str(error) for part in MISFITS):
         return InputError(f"a part of the configuration does not fit its class: {first_line(error)}")
-    owner = innermost.f_locals.get("self")
-    if innermost.f_code.co_name == "__init__" and isinstance(owner, Runner) and isinstance(error, ValueError):
+    if innermost.f_code.co_name == "__init__" and _runs(innermost) and isinstance(error, ValueError):
         return InputError(f"the configuration does not fit together: {first_line(error)}")
-    return None
+    return _of_values(error, frames)
+
+
+def _runs(frame: FrameType) -> bool:
+    """Tell whether a frame is of a Runner's method."""
+    return isinstance(frame.f_locals.get("self"), Runner)
+
+
+def _of_values(error: Exception, frames: list[FrameType]) -> InputError | None:
+    """Say which part could not be built of its values by another toolbox; what our own code raises is a fault of it."""
+    building = [each for each in frames if each.f_code.co_name in BUILDERS or (_runs(each) and not _at_work(each))]
+    if not building or _is_ours(frames[-1]) or not (isinstance(error, OF_VALUES) or _runs(frames[-1])):
+        return None
+    kind = building[-1].f_locals.get("obj_cls")
+    part = getattr(kind, "__name__", building[-1].f_code.co_name.removeprefix("build_").strip("_"))
+    told = first_line(error)
+    if told == AssertionError.__name__:
+        told = traceback.extract_tb(error.__traceback__)[-1].line
+    return InputError(f"a part of the configuration, {part}, cannot be built: {told}")
+
+
+def _at_work(frame: FrameType) -> bool:
+    return frame.f_code.co_name in AT_WORK
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]
 
 
 def _of_building(error: Exception, frame: FrameType) -> InputError | None:
     """Say of a registry's part that it is unknown, or that its class takes other arguments."""
     names = frame.f_locals
-    if isinstance(error, KeyError) and "obj_type" in names:
-        return _unknown_type(str(names["obj_type"]), names["registry"])
+    kind = next((names[name] for name in TYPES if name in names), None)
+    if isinstance(error, KeyError) and kind is not None:
+        return _unknown_type(str(kind), names["registry"])
     if isinstance(error, KeyError):
         return InputError(f"a part of the configuration has no type: {dict(names['cfg'])!r}")
     if isinstance(error, TypeError) and "obj_cls" in names:

@@ -7,8 +7,9 @@ from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
+from agreid_plugin.data.samplers import EpochSampler
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts.mmengine.registry import HOOKS
@@ -25,12 +26,16 @@ OF_RECORD: dict[str, Callable[[Record], bool]] = {
 
 @HOOKS.register_module()
 class IdentityCheck(Hook):
-    """Checks that the model has as many identities as the training set, and that views it goes by are known."""
+    """Checks that the model has as many identities as the training set, and that views it goes by are known.
+
+    Batches, too, have to be as large as the sampler of identities has planned them.
+    """
 
     priority = "VERY_HIGH"
 
     def before_train(self, runner: Runner) -> None:
         """Check the training set, and the set to validate with before days of training."""
+        check_batches_agree(runner.train_dataloader)
         check_identities(runner.cfg.get("model"), metainfo(runner.train_dataloader))
         check_training_labels(method_of(runner), runner.train_dataloader.dataset)
         self._check_test(runner, "val")
@@ -47,6 +52,19 @@ class IdentityCheck(Hook):
     def _check_test(runner: Runner, name: str) -> None:
         for metric in metrics_of(loops(runner).get(name)):
             check_test_labels(method_of(runner), metric.test_set)
+
+
+def check_batches_agree(loader: DataLoader) -> None:
+    """Check that a sampler of identities plans batches of the size that its loader cuts.
+
+    Others would be trained on without a word: people with fewer images than planned, torn between two batches.
+    """
+    planned = getattr(loader.sampler, "batch_size", None)
+    if isinstance(loader.sampler, EpochSampler) and loader.batch_size not in (None, planned):
+        raise InputError(
+            f"train_dataloader.batch_size is {loader.batch_size}, but its sampler plans batches of {planned}: give "
+            "train_dataloader.sampler.batch_size the same"
+        )
 
 
 def check_identities(model: Any, about: dict[str, Any]) -> None:

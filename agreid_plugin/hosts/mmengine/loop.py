@@ -18,8 +18,9 @@ from agreid_plugin.errors import Stopped
 from agreid_plugin.hosts.interruption import Interruption, agreed, leave_to_the_main_process
 from agreid_plugin.hosts.mmengine.checkpointing import save_within_epoch
 from agreid_plugin.hosts.mmengine.registry import LOOPS
+from agreid_plugin.nn.sizes import whole
 
-VALIDATED = "validated_epoch"
+VALIDATED = "epoch_validated"  # a name that began with `val` would be among the numbers of every validation
 """Where the message hub has the last epoch that was validated, or that validation had begun of."""
 
 
@@ -69,6 +70,8 @@ class ResumableEpochLoop(EpochBasedTrainLoop):
 
     def __init__(self, runner: Any, dataloader: DataLoader | dict, *args: Any, **options: Any):
         super().__init__(runner, dataloader, *args, **options)
+        whole("train_cfg.max_epochs", self._max_epochs)
+        whole("train_cfg.val_interval", self.val_interval)
         self._numbered = _NumberedEpoch(self.dataloader.batch_sampler, runner.seed)
         self._batches = _like(self.dataloader, self._numbered)
         self._interruption = getattr(runner, "interruption", None) or Interruption()

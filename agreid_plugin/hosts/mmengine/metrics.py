@@ -21,6 +21,8 @@ from agreid_plugin.evaluation.comparison import Comparison, Expansion, Reranking
 from agreid_plugin.evaluation.distances import MEMORY
 from agreid_plugin.evaluation.distances import METRICS as DISTANCES
 from agreid_plugin.evaluation.test_sets import TestSet
+from agreid_plugin.hosts.mmengine.arguments import checked
+from agreid_plugin.hosts.mmengine.kinds import require_kinds
 from agreid_plugin.hosts.mmengine.registry import METRICS
 
 SELECTS = "metric"
@@ -30,6 +32,7 @@ Collected = tuple[list[str | int], np.ndarray, list[str]]
 
 
 @METRICS.register_module()
+@checked()
 class MultiProtocolMetric(BaseMetric):
     """Collects features from all processes and computes every protocol of a test set from them.
 
@@ -62,6 +65,8 @@ class MultiProtocolMetric(BaseMetric):
         self.prefix = None
         if metric not in DISTANCES:
             raise unknown("metric", metric, DISTANCES)
+        if not memory > 0:
+            raise InputError(f"memory={memory!r} should be megabytes, more than 0")
         self.comparison = Comparison(
             metric, _options("rerank", Reranking, rerank), _options("expansion", Expansion, expansion), memory
         )
@@ -180,6 +185,7 @@ def _options(name: str, kind: type, given: Mapping[str, Any] | None) -> Any:
     wrong = next((key for key in given if key not in kind.__dataclass_fields__), None)
     if wrong is not None:
         raise unknown(f"MultiProtocolMetric: {name}", wrong, kind.__dataclass_fields__)
+    require_kinds(f"MultiProtocolMetric: {name}", kind, given)
     return kind(**given)
 
 

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import clip_grad_norm_
 
-from agreid_plugin.errors import unknown
+from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 
 NORMS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm)
@@ -99,6 +99,8 @@ class _ClipsEach:
 
     def keep_clipping(self, clip_grad: dict | None) -> dict | None:
         """Return what mmengine's wrapper may know of it."""
+        if not isinstance(clip_grad, dict | None):
+            raise InputError(f"optim_wrapper.clip_grad={clip_grad!r} should be a dictionary or None")
         self._each = bool(clip_grad) and clip_grad.get("type") == EACH
         return {**clip_grad, "type": "norm"} if self._each else clip_grad
 

@@ -37,6 +37,8 @@ class ReIDPreprocessor(BaseDataPreprocessor):
         for name, values in (("mean", mean), ("std", std)):
             if len(values) != 3:
                 raise InputError(f"{name}={list(values)} should have three values, red, green and blue")
+            if name == "std" and min(values) <= 0:
+                raise InputError(f"std={list(values)} should be above 0")
             # Not in checkpoints: they are a matter of the configuration, in both hosts.
             self.register_buffer(name, torch.tensor(values, dtype=torch.float).view(1, -1, 1, 1), persistent=False)
         self.bgr_to_rgb = bgr_to_rgb
@@ -44,6 +46,8 @@ class ReIDPreprocessor(BaseDataPreprocessor):
     def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:  # noqa: ARG002 - the host's
         """Return `inputs`, (B, 3, rows, cols) or None where there are only sentences, and `data_samples`."""
         data = self.cast_data(data)
+        if "inputs" not in data:
+            raise InputError("the data loader gives no `inputs`: end the pipeline with agreid_plugin.Pack")
         images = data["inputs"]
         if not isinstance(images, Tensor):
             images = _stacked([image for image in images if image is not None])

@@ -13,6 +13,7 @@ from mmengine.runner import Runner
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.pictures.ranks import sheet
 from agreid_plugin.evaluation.rank_lists import CHOICES, chosen_rows, rank_lists
+from agreid_plugin.hosts.mmengine.arguments import checked
 from agreid_plugin.hosts.mmengine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 from agreid_plugin.hosts.mmengine.runner_parts import epoch_of, loops, metrics_of
@@ -21,6 +22,7 @@ FOLDER = "rank_lists"
 
 
 @HOOKS.register_module()
+@checked()
 class RankLists(Hook):
     """Draws some queries with the first images of their rankings, right and wrong ones told apart, view and camera.
 

@@ -14,7 +14,7 @@ from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 from mmengine.optim import AmpOptimWrapper
 from mmengine.registry import METRICS, RUNNERS
-from mmengine.runner import BaseLoop, Runner
+from mmengine.runner import Runner
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
@@ -23,17 +23,17 @@ from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts import console, launching
 from agreid_plugin.hosts.interruption import Interruption
-from agreid_plugin.hosts.mmengine.checkpointing import newest
+from agreid_plugin.hosts.mmengine.command_runner import NOISE, CommandRunner
 from agreid_plugin.hosts.mmengine.config import each_dict, load_config, said_plainly, type_name
+from agreid_plugin.hosts.mmengine.config_checks import found
 from agreid_plugin.hosts.mmengine.launching import StepTold, check_batches, launch
-from agreid_plugin.hosts.mmengine.loop import ResumableEpochLoop
 from agreid_plugin.hosts.mmengine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.records import ending_cards
-from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPERS, SCOPE
+from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPERS
 from agreid_plugin.hosts.mmengine.run_facts import common
 from agreid_plugin.hosts.mmengine.runner_parts import method_of, metrics_of, plain_model
 from agreid_plugin.hosts.mmengine.settled import settled, without_pretrained
-from agreid_plugin.hosts.reporting import computable, report, save_thresholds, speak_through
+from agreid_plugin.hosts.reporting import computable, report, save_thresholds
 from agreid_plugin.hosts.run_checks import MARKER, check_features_file, check_writable
 from agreid_plugin.hosts.run_inputs import evaluation_card
 from agreid_plugin.hosts.weights import load_weights, require_weights
@@ -44,38 +44,6 @@ OF_TRAINING = (
     "val_evaluator",
 )
 """Keys that an evaluation does without."""
-
-
-NOISE = (
-    *('"FileClient" will be deprecated', '"HardDiskBackend" is the alias', "`save_param_scheduler` is True but"),
-    *("Distributed training is not used, all SyncBatchNorm", "paramwise_options -- ", "Exp name: "),
-    "is skipped since its requires_grad=False",
-)
-"""Parts of mmengine's messages that no user can act on; the log file has them."""
-
-
-class CommandRunner(Runner):
-    """mmengine's runner with a log that is readable on a terminal; all of it is in the file."""
-
-    def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
-        """Build the logger, and let this package speak through it."""
-        logger = super().build_logger(*args, **kwargs)
-        console.tidy(logger, NOISE)
-        speak_through(logger)
-        return logger
-
-    def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        """Build our loop of epochs where the configuration asks for mmengine's."""
-        if isinstance(loop, dict) and "type" not in loop and loop.get("by_epoch"):
-            loop = {key: value for key, value in loop.items() if key != "by_epoch"}
-            return ResumableEpochLoop(self, self._train_dataloader, **loop)
-        return super().build_train_loop(loop)
-
-    def load_or_resume(self) -> None:
-        """Load or resume, from the newest checkpoint that is whole."""
-        if self._resume and self._load_from is None and not self._has_loaded:
-            self._load_from = newest(self.work_dir)
-        super().load_or_resume()
 
 
 def train(args: Namespace) -> None:
@@ -105,6 +73,7 @@ def _evaluate(args: Namespace) -> None:
         return
     if cfg.get("test_dataloader") is None:
         raise InputError(f"{args.config_file} has no test_dataloader: there is nothing to evaluate")
+    _require_model(cfg)
     require_weights(args.weights)
     launch(_evaluate_process, args, cfg)
 
@@ -114,23 +83,38 @@ def _for_training(args: Namespace) -> Config:
     cfg.work_dir = args.output or _work_dir(cfg)
     if cfg.get("train_dataloader") is None:
         raise InputError(f"{args.config_file} has no train_dataloader: there is nothing to train on")
+    _require_model(cfg)
     if _needs_a_gpu(cfg) and get_device() == "cpu":
         raise InputError(
             "mmengine's AmpOptimWrapper needs a GPU, and there is none: add `optim_wrapper.type "
             "agreid_plugin.AmpOptimWrapper`, which is off on a CPU"
         )
     cfg.model = settled(cfg.model)
-    cfg.resume = args.resume and (Path(cfg.work_dir) / MARKER).exists()
-    if cfg.resume:
-        cfg.load_from = None  # or the Runner would resume from there
+    _settle_resuming(cfg, args)
     return cfg
+
+
+def _settle_resuming(cfg: Config, args: Namespace) -> None:
+    """Go on with the folder's own run if --resume or the file asks for it, else with a file's `load_from`, as mmengine.
+
+    With --resume alone, `load_from` names weights that a run begins with.
+    """
+    of_file = bool(cfg.get("resume"))
+    args.resume = args.resume or of_file
+    begun = (Path(cfg.work_dir) / MARKER).exists()
+    if args.resume and begun:
+        cfg.load_from = None  # or the Runner would resume from there
+    cfg.resume = args.resume and (begun or (of_file and bool(cfg.get("load_from"))))
+
+
+def _require_model(cfg: Config) -> None:
+    if not cfg.get("model"):
+        raise InputError(f"{cfg.filename} has no model: there is nothing to run")
 
 
 def _needs_a_gpu(cfg: Config) -> bool:
     """Tell mmengine's mixed precision from ours, which a configuration in our scope may call the same."""
-    kind = (cfg.get("optim_wrapper") or {}).get("type")
-    registry = OPTIM_WRAPPERS if cfg.get("default_scope") == SCOPE else OPTIM_WRAPPERS.parent
-    return (registry.get(kind) if isinstance(kind, str) else kind) is AmpOptimWrapper
+    return found(OPTIM_WRAPPERS, (cfg.get("optim_wrapper") or {}).get("type"), cfg) is AmpOptimWrapper
 
 
 def _for_evaluation(args: Namespace) -> Config:

@@ -15,8 +15,11 @@ from mmengine.optim import _ParamScheduler
 
 from agreid_plugin.errors import InputError, require_within, unknown
 from agreid_plugin.hosts.mmengine.registry import PARAM_SCHEDULERS
+from agreid_plugin.nn.sizes import whole
 
 EVERY = ("epoch", "iteration")
+POSITION = ("last_step", "_global_step", "_last_value", "base_values")
+"""What a checkpoint tells of a schedule; all else is the configuration's."""
 
 
 class WarmupLR(_ParamScheduler):
@@ -55,6 +58,8 @@ class WarmupLR(_ParamScheduler):
         if warmup_iters and warmup_epochs:
             raise InputError(f"{type(self).__name__}: give warmup_iters or warmup_epochs, not both")
         self.epoch_length, self.epochs = epoch_length, end
+        warmup_iters = whole("warmup_iters", warmup_iters, least=0)
+        warmup_epochs = require_within("warmup_epochs", warmup_epochs, 0, math.inf)
         self.warmup = int(warmup_iters or warmup_epochs * epoch_length)
         self.warmup_factor = require_within("warmup_factor", warmup_factor, 0, 1)
         self.prepare()
@@ -67,6 +72,17 @@ class WarmupLR(_ParamScheduler):
 
     def prepare(self) -> None:
         """Make ready what comes after warm-up, once the lengths are known."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a checkpoint stood, by the schedule of this run: one that is made longer goes by its new length.
+
+        mmengine's own take the old settings from the checkpoint, too, and stand still where the shorter run ended.
+        """
+        super().load_state_dict({name: state_dict[name] for name in POSITION if name in state_dict})
+        if self.last_step < self._global_step < self.end:  # that run had come to its end, and took no rate any more
+            self.last_step = self._global_step
+            for group, value in zip(self.optimizer.param_groups, self._get_value(), strict=True):
+                group["lr"] = value
 
     def _get_value(self) -> list[float]:
         return [self.rate(base, self.last_step) for base in self.base_values]

@@ -121,7 +121,7 @@ class Resize(OnPicture):
         interpolation: `bicubic` as fast-reid does, `bilinear`, or another of PIL's.
     """
 
-    def __init__(self, size: Sequence[int], interpolation: str = "bicubic"):
+    def __init__(self, size: Any, interpolation: str = "bicubic"):  # `_size` says what is wanted of it
         known = [mode.value for mode in InterpolationMode]
         if interpolation not in known:
             raise unknown("Resize: interpolation", interpolation, known)

@@ -1,0 +1,174 @@
+"""Values of the wrong kind, and keys that nothing reads, in configurations of mmengine's: one line, before a run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, Union
+
+import pytest
+import torch
+from conftest import assert_one_line
+from mmengine.runner import Runner
+from test_mmengine_run import CONFIG
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.checkpointing import CheckpointHook
+from agreid_plugin.hosts.mmengine.config import load_config, said_plainly
+from agreid_plugin.hosts.mmengine.kinds import misfit, require_kinds
+from agreid_plugin.hosts.mmengine.preprocessor import ReIDPreprocessor
+
+
+class Shaped(Protocol):
+    """A hint that no value can be held against."""
+
+
+@pytest.fixture
+def config(tmp_path, agsynth):
+    """A configuration that trains VDT in a second."""
+    path = tmp_path / "tiny.py"
+    path.write_text(CONFIG.format(root=str(agsynth), name=tmp_path.name))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (3, float),
+        (None, int | None),
+        ((1, 2), Sequence[int]),
+        ([1, 2, 3], tuple[int, ...]),
+        (1, bool),
+        ({"a": {"b": 1}}, Mapping[str, Mapping[str, Any]]),
+        ("given", Literal["given", "predicted"]),
+        (torch.ones(1), int),  # made by somebody: taken on trust
+        ([{"type": "A"}], list[dict | Callable]),
+        ("x", Union[Any, None]),  # noqa: UP007 - as Python 3.10 writes it
+        ("x", Shaped | None),
+    ],
+)
+def test_what_fits(value, hint):
+    assert misfit("here", value, hint) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "told"),
+    [
+        ("x", float, "here='x' should be a number"),
+        (True, float, "here=True should be a number"),
+        (2.0, int, "here=2.0 should be a whole number"),
+        ("A2G", Sequence[str], "here='A2G' should be a list"),
+        ([1, "x"], Sequence[int] | None, "here.1='x' should be a whole number"),
+        ({"cls": 3}, Mapping[str, Mapping[str, Any]], "here.cls=3 should be a dictionary"),
+        (3, dict | list | None, "here=3 should be a dictionary or a list or None"),
+        ("both", Literal["given", "predicted"], "here='both' should be 'given' or 'predicted'"),
+    ],
+)
+def test_what_does_not_fit(value, hint, told):
+    assert str(misfit("here", value, hint)) == told
+
+
+def test_a_default_fits_whatever_its_hint_says():
+    def function(count: int = None, name: str = "x"):  # noqa: RUF013 - as other toolboxes write it
+        pass
+
+    require_kinds("function", function, {"count": None, "unheard_of": 3})
+    with pytest.raises(InputError, match="function: count='x' should be a whole number"):
+        require_kinds("function", function, {"count": "x"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model", "3", "model=3 should be a dictionary"),
+        ("model", "None", "has no model: there is nothing to run"),
+        ("model.objectives", "{'cls': 3}", "VDT: objectives.cls=3 should be a dictionary"),
+        (
+            "model.data_preprocessor",
+            "{'type': 'ReIDPreprocessor', 'std': [0, 0, 0]}",
+            "std=[0, 0, 0] should be above 0",
+        ),
+        ("train_dataloader", "3", "train_dataloader=3 should be a dictionary or None"),
+        ("train_dataloader.batch_size", "0", "train_dataloader.batch_size=0 should be a whole number, 1 or more"),
+        ("train_dataloader.batch_size", "12", "batch_size is 12, but its sampler plans batches of 8"),
+        ("train_dataloader.num_workers", "x", "train_dataloader.num_workers='x' should be a whole number"),
+        ("train_dataloader.sampler", "3", "train_dataloader.sampler=3 should be a dictionary with a type"),
+        ("train_dataloader.sampler.per_identity", "x", "per_identity='x' should be a whole number"),
+        ("train_dataloader.collate_fn.type", "nobody", "cannot be built: "),
+        ("train_dataloader.dataset.name", "3", "ReIDDataset: name=3 should be text or a list"),
+        ("train_dataloader.dataset.indices", "x", "ReIDDataset: indices='x' should be a whole number or a list"),
+        ("train_dataloader.dataset.pipeline", "[]", "end the pipeline with agreid_plugin.Pack"),
+        ("test_evaluator.memory", "x", "test_evaluator: memory='x' should be a number"),
+        ("train_cfg.max_epochs", "0", "train_cfg.max_epochs=0 should be a whole number, 1 or more"),
+        ("train_cfg.max_epochs", "x", "train_loop, cannot be built: invalid literal"),
+        ("train_cfg.val_interval", "0", "train_cfg.val_interval=0 should be a whole number, 1 or more"),
+        ("optim_wrapper.optimizer", "3", "optim_wrapper.optimizer=3 should be a dictionary with a type"),
+        ("optim_wrapper.optimizer.type", "SDG", "type 'SDG' unknown (did you mean SGD?)"),
+        ("optim_wrapper.optimizer.lr", "x", "optim_wrapper.optimizer: lr='x' should be a number"),
+        ("optim_wrapper.optimizer.lr", "-1", "SGD, cannot be built: Invalid learning rate: -1"),
+        ("optim_wrapper.clip_grad", "3", "optim_wrapper.clip_grad=3 should be a dictionary or None"),
+        ("optim_wrapper.paramwise_cfg", "{'norm_decay': 0}", "'norm_decay' unknown (did you mean norm_decay_mult?)"),
+        ("param_scheduler", "{'type': 'Nothing'}", "type of parameter scheduler 'Nothing' unknown"),
+        ("default_hooks", "{'checkpoint': 3}", "default_hooks.checkpoint=3 should be a dictionary"),
+        ("custom_hooks", "[{'type': 'EMAHook', 'momentum': 5}]", "cannot be built: momentum must be"),
+        ("custom_hooks", "[{'type': 'RankLists', 'top': 'x'}]", "custom_hooks.0: top='x' should be a whole number"),
+        ("custom_imports", "{'imports': []}", "custom_imports comes too late"),
+        ("randomness", "3", "randomness=3 should be a dictionary"),
+        ("env_cfg", "{'mp_cfg': 3}", "setup_env, cannot be built: "),
+    ],
+)
+def test_a_wrong_value_is_one_line(fastreid_command, config, tmp_path, key, value, words):
+    outcome = fastreid_command("train", "--config", config, "--output", tmp_path / "run", key, value)
+    assert_one_line(outcome, words)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"warmup_iters": "x"}, "warmup_iters='x' should be a whole number, 0 or more"),
+        ({"warmup_iters": -1}, "warmup_iters=-1 should be a whole number, 0 or more"),
+        ({"convert_to_iter_based": False}, "write convert_to_iter_based=True"),
+        ({"eta_min": "x"}, "param_scheduler: eta_min='x' should be a number or None"),
+    ],
+)
+def test_a_wrong_schedule_is_one_line(fastreid_command, config, tmp_path, value, words):
+    schedule = {"type": "agreid_plugin.WarmupCosineLR", "convert_to_iter_based": True, **value}
+    train = ["train", "--config", config, "--output", tmp_path / "run"]
+    assert_one_line(fastreid_command(*train, "param_scheduler", str(schedule)), words)
+
+
+@pytest.mark.parametrize("kind", [["SGD"], 3, "", ".", "no.such.module", "agreid_plugin."])
+def test_a_type_that_is_none_is_one_line(fastreid_command, config, tmp_path, kind):
+    train = ["train", "--config", config, "--output", tmp_path / "run"]
+    for key in ("optim_wrapper.optimizer", "custom_hooks.0"):
+        assert_one_line(fastreid_command(*train, f"{key}.type", repr(kind)))
+
+
+def test_a_key_misspelt_over_a_base_that_has_it(config, tmp_path):
+    child = tmp_path / "child.py"
+    child.write_text(f"_base_ = [{str(config)!r}]\noptim_wraper = dict(optimizer=dict(lr=1.0))\n")
+    with pytest.raises(InputError, match=r"key optim_wraper unknown \(did you mean optim_wrapper\?\)"):
+        load_config(child)
+
+
+def test_a_fault_of_our_own_keeps_its_traceback(config):
+    class Faulty(Runner):
+        def build_model(self, model):
+            exec(compile("raise TypeError('a fault')", __file__, "exec"), {"__name__": "agreid_plugin.somewhere"})
+
+    with pytest.raises(TypeError, match="a fault"), said_plainly():
+        Faulty.from_cfg(load_config(config, ["work_dir", str(config.parent / "run")]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"intervall": 2}, r"argument of CheckpointHook 'intervall' unknown \(did you mean interval\?\)"),
+        ({"interval": "x"}, "CheckpointHook: interval='x' should be a whole number"),
+    ],
+)
+def test_a_checkpoint_hook_is_refused_before_it_is_to_save(arguments, words):
+    with pytest.raises(InputError, match=words):
+        CheckpointHook(**arguments)
+
+
+def test_images_that_no_pipeline_has_packed():
+    with pytest.raises(InputError, match=r"gives no `inputs`: end the pipeline with agreid_plugin.Pack"):
+        ReIDPreprocessor()({"img": [1]})
