@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+ASKS = ("evil.pth was not loaded", "asks for io.open;", "--trust-checkpoint", "state dict saved alone")
+"""What is said of `evil_checkpoint`, when it is called evil.pth."""
+
 
 class Writes:
     """Pickled as a call that makes a file."""

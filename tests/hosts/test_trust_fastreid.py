@@ -7,12 +7,11 @@ from conftest import SMALL_CONFIG, assert_one_line
 from fastreid.config import CfgNode, get_cfg
 from fastreid.modeling import build_model
 from fuzz_configs import VDT
-from malicious import evil_checkpoint, evil_yaml, slipping_zip
+from malicious import ASKS, evil_checkpoint, evil_yaml, slipping_zip
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config import load_config
 
-ASKS = ("evil.pth was not loaded", "asks for io.open;", "--trust-checkpoint", "state dict saved alone")
 TAG_CLIP = {
     "META_ARCHITECTURE": "TAGCLIP",
     "BACKBONE": {"NAME": "build_clip_backbone", "STRIDE_SIZE": [8, 8]},

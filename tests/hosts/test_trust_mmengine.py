@@ -8,48 +8,17 @@ from functools import partial
 import pytest
 import torch
 from conftest import assert_one_line
-from malicious import Writes, evil_checkpoint, evil_yaml, slipping_tar, slipping_zip
+from malicious import ASKS, Writes, evil_checkpoint, evil_yaml, slipping_tar, slipping_zip
 from mmengine.fileio import load
 from mmengine.logging import HistoryBuffer
 from mmengine.registry import MODELS
 from mmengine.runner.checkpoint import CheckpointLoader
+from test_mmengine_run import CONFIG
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.checkpoints import PICKLE, load_from_local
 from agreid_plugin.hosts.mmengine.config import load_config
 from agreid_plugin.trust import trust
-
-CONFIG = """
-default_scope = "agreid_plugin"
-experiment_name = {name!r}
-size = (32, 16)
-images = [dict(type="ReadImage"), dict(type="Resize", size=size), dict(type="Pack")]
-loader = dict(num_workers=0, persistent_workers=False)
-model = dict(
-    type="agreid_plugin.VDT",
-    num_ids=4,
-    backbone=dict(
-        type="agreid_plugin.VDTBackbone", vit=dict(image_size=size, patch_size=8, width=16, depth=1, heads=2)
-    ),
-)
-train_dataloader = dict(
-    **loader,
-    batch_size=8,
-    dataset=dict(type="ReIDDataset", name="CARGO", data_root={root!r}, pipeline=images),
-    sampler=dict(type="ViewBalancedIdentitySampler", batch_size=8, per_identity=4),
-)
-test_dataloader = dict(
-    **loader,
-    batch_size=16,
-    dataset=dict(type="ReIDDataset", name="CARGO", data_root={root!r}, split="test", pipeline=images),
-    sampler=dict(type="DefaultSampler", shuffle=False),
-)
-test_evaluator = dict(type="MultiProtocolMetric")
-test_cfg = dict()
-train_cfg = dict(by_epoch=True, max_epochs=1)
-optim_wrapper = dict(type="OptimWrapper", optimizer=dict(type="SGD", lr=0.05))
-"""
-ASKS = ("evil.pth was not loaded", "asks for io.open;", "--trust-checkpoint", "state dict saved alone")
 
 
 @pytest.fixture
