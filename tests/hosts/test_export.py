@@ -265,7 +265,7 @@ def test_what_cannot_be_written_is_one_line(export, tmp_path, name, options, wor
 def test_a_folder_that_takes_no_file_is_one_line(export):
     outcome, _ = export("/proc/visa.onnx")
     assert outcome.code == 2
-    assert outcome.err.startswith("fastreid: error: /proc/visa.onnx: ")
+    assert outcome.err.startswith("fastreid: error: /proc/visa.onnx cannot be written: ")
     assert outcome.err.count("\n") == 1
 
 
