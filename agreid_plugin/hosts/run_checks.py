@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from argparse import Namespace
 from pathlib import Path
 
@@ -25,9 +25,8 @@ def check_writable(folder: Path) -> None:
     """Make a folder, and refuse one that cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-test-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):  # of a name that no other machine takes, as by a process number
+            pass
     except OSError as error:
         raise InputError(f"output folder {folder} cannot be written: {error.strerror or error}") from None
 

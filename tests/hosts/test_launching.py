@@ -18,6 +18,7 @@ from agreid_plugin.errors import InputError, RunError
 from agreid_plugin.hosts import launching, supervision
 from agreid_plugin.hosts.launchers import NEEDED, address_of, first_node, launcher_of, place_of, tasks_on
 from agreid_plugin.hosts.meeting import connect, open_store
+from agreid_plugin.hosts.run_checks import claim_output
 
 OF_TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -303,6 +304,15 @@ def test_a_first_machine_that_is_gone_before_the_other_has_met_it():
     del store
     with pytest.raises(RunError, match="the first machine has gone before this one, 1, met it: "):
         launching._agree(client, machine=1, processes=1, machines=2)
+
+
+def test_machines_that_look_at_one_folder_do_not_disturb_each_other(tmp_path):
+    def look(machine: int) -> None:
+        for _ in range(200):
+            claim_output(tmp_path / "run", resume=False)
+
+    assert on_machines(look, 4) == [None] * 4
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_machines_that_were_told_different_things(tmp_path):
