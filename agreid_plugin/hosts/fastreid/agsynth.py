@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agreid_plugin.data.synth import on_demand
-from agreid_plugin.hosts.fastreid.config import Key
+from agreid_plugin.hosts.fastreid.config import Key, declare
 from agreid_plugin.hosts.fastreid.data import dataset_root, source_of
 
 KEYS = (
@@ -12,6 +12,7 @@ KEYS = (
     Key("DATASETS.AGSYNTH.SIZE", [256, 128], "AG-Synth: height and width of a picture."),
     Key("DATASETS.AGSYNTH.SEED", 0, "AG-Synth: another seed, other people and pictures."),
 )
+declare(KEYS)
 
 
 def make_missing(cfg) -> None:

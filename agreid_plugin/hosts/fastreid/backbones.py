@@ -9,7 +9,7 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from torch import Tensor, nn
 
 from agreid_plugin.errors import unknown
-from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
 from agreid_plugin.hosts.features import feature_of
 from agreid_plugin.methods import visa
 from agreid_plugin.nn.decoupled import DecoupledEncoder, PlainEncoder
@@ -33,6 +33,7 @@ KEYS = (
     Key("MODEL.VISA.TOKENS", 16, "ViSA: M, queries that an expert makes."),
     Key("MODEL.VISA.NEIGHBORS", 64, "ViSA: K, patches in a query's graph."),
 )
+declare(KEYS)
 
 
 class HostBackbone(nn.Module):

@@ -8,7 +8,7 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone
-from agreid_plugin.hosts.fastreid.config import Key, changed, said_of
+from agreid_plugin.hosts.fastreid.config import Key, changed, declare, said_of
 from agreid_plugin.nn.clip import CLIP, ImageTower
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.clip_freezing import freeze_named
@@ -31,8 +31,14 @@ KEYS = (
     Key("MODEL.CLIP.EMBED_DIM", 0, "CLIP: width that both towers are projected to; 0: that of NAME."),
     Key("MODEL.CLIP.TEXT_LENGTH", 77, "CLIP: most tokens of a sentence, its start and end included."),
     Key("MODEL.CLIP.QUICK_GELU", "auto", 'CLIP: OpenAI\'s activation, auto | "yes" | "no"; auto: as the weights need.'),
-    Key("MODEL.CLIP.FREEZE", [], "CLIP: parts that are not trained: text, image, image.stem, image.blocks:0-5."),
+    Key(
+        "MODEL.CLIP.FREEZE",
+        [],
+        "CLIP: parts that are not trained: text, image, image.stem, image.blocks:0-5.",
+        entry="text",
+    ),
 )
+declare(KEYS)
 
 
 @BACKBONE_REGISTRY.register()

@@ -9,9 +9,9 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor
 
 from agreid_plugin.hosts.fastreid.clip import build_clip_backbone, build_towers, require_clip_backbone
-from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
 from agreid_plugin.hosts.fastreid.heads import make_head
-from agreid_plugin.hosts.fastreid.losses import build_objectives
+from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.losses import IdentityLoss
 from agreid_plugin.methods import clip_reid
@@ -30,6 +30,8 @@ KEYS = (
     Key(f"{STAGE}.WARMUP_LR", 1e-5, "CLIP-ReID, stage 1: rate that warm-up starts from."),
     Key(f"{STAGE}.MIN_LR", 1e-6, "CLIP-ReID, stage 1: rate of the last epoch, which a cosine leads to."),
 )
+declare(KEYS)
+declare_architecture("CLIPReID", {"SupConLoss": ""})
 
 
 @META_ARCH_REGISTRY.register()

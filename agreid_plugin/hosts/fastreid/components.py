@@ -25,11 +25,6 @@ from agreid_plugin.hosts.fastreid import (  # noqa: F401 - importing them puts t
 PLUGIN_GROUP = "fastreid.plugins"
 """Entry points of this group are loaded with the host: modules of other packages that register their own parts."""
 
-for module in (config, agsynth, losses, backbones, external, methods, clip, clip_methods, svpr):
-    config.declare(module.KEYS)
-for module in (tag_clip, text_data, solver, gradient_cache):
-    config.declare(module.KEYS)
-
 for plugin in entry_points(group=PLUGIN_GROUP):
     try:
         plugin.load()

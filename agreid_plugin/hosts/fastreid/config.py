@@ -19,24 +19,23 @@ from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, did_you_mean
 
 BASE_KEY = "_BASE_"
-ENTRIES = {
-    "MODEL.FREEZE_LAYERS": "backbone",
-    "MODEL.CLIP.FREEZE": "text",
-    "KD.MODEL_CONFIG": "teacher.yml",
-    "KD.MODEL_WEIGHTS": "teacher.pth",
-    "SOLVER.BETAS": 0.9,
-    "TEST.PROTOCOLS": "A2G",
-}
-"""Lists that are empty by default -> an entry, of whose kind all are."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """One configuration key of ours: its path, its default, and a sentence for whoever reads it."""
+    """One configuration key of ours.
+
+    Attributes:
+        path: its full name.
+        default: its value where a configuration says nothing.
+        doc: a sentence for whoever reads it.
+        entry: of a list that is empty by default, an entry of whose kind all must be; None: any kind will do.
+    """
 
     path: str
     default: Any
     doc: str
+    entry: Any = None
 
 
 KEYS = (
@@ -62,6 +61,7 @@ KEYS = (
         "TEST.PROTOCOLS",
         [],
         "Protocols to compute for our datasets; empty: all, or the one that a test set's name has.",
+        entry="A2G",
     ),
     Key(
         "TEST.BEST_METRIC", "", "What selects model_best, as CARGO/A2G/mAP; empty: the first protocol's mAP and Rank-1."
@@ -71,6 +71,11 @@ KEYS = (
 )
 
 _docs: dict[str, str] = {}
+_entries: dict[str, Any] = {  # the host's own
+    "MODEL.FREEZE_LAYERS": "backbone",
+    "KD.MODEL_CONFIG": "teacher.yml",
+    "KD.MODEL_WEIGHTS": "teacher.pth",
+}
 
 
 def declare(keys: Iterable[Key]) -> None:
@@ -82,6 +87,11 @@ def declare(keys: Iterable[Key]) -> None:
             node = node.setdefault(parent, CfgNode())
         node[name] = key.default
         _docs[key.path] = key.doc
+        if key.entry is not None:
+            _entries[key.path] = key.entry
+
+
+declare(KEYS)
 
 
 def declared() -> dict[str, str]:
@@ -212,7 +222,7 @@ def _set(cfg: CfgNode, path: str, value: Any, where: str) -> None:
         raise InputError(f"{where}: key {path} unknown{_nearest_key(path, cfg)}")
     if isinstance(node[name], CfgNode):
         raise InputError(f"{where}: {path} is a group of keys ({', '.join(node[name])}), not a value")
-    default = [ENTRIES[path]] if path in ENTRIES and not node[name] else node[name]
+    default = [_entries[path]] if path in _entries and not node[name] else node[name]
     node[name] = _coerced(value, default, f"{where}: key {path}")
 
 

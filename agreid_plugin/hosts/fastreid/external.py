@@ -25,7 +25,7 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, first_line, unknown
-from agreid_plugin.hosts.fastreid.config import Key
+from agreid_plugin.hosts.fastreid.config import Key, declare
 from agreid_plugin.hosts.fastreid.external_weights import load_external
 
 _logger = logging.getLogger("fastreid.backbone")
@@ -43,6 +43,7 @@ KEYS = (
     Key(f"{NODE}.OPTIONS", [], "External backbones: options of the constructor, each `key=value` or {key: value}."),
     Key(f"{NODE}.OUTPUT", "token", "External backbones: `token`, one vector an image, or `map`, which a head pools."),
 )
+declare(KEYS)
 
 Read = Callable[[nn.Module, Tensor], Any]
 """Takes the network and images, returns features: (B, D) or (B, D, rows, cols)."""

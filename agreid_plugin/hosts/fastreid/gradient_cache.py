@@ -8,7 +8,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config import Key
+from agreid_plugin.hosts.fastreid.config import Key, declare
 from agreid_plugin.nn.gradient_cache import TwoStageMethod
 
 _logger = logging.getLogger("fastreid.train")
@@ -20,6 +20,7 @@ KEYS = (
         "Images of a process encoded at once, with the gradients of its whole batch: less memory, more time; 0: all.",
     ),
 )
+declare(KEYS)
 
 
 def set_chunk(cfg, model: nn.Module) -> None:

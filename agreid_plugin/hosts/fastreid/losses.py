@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fastreid.modeling.losses import cross_entropy_loss, pairwise_circleloss, pairwise_cosface
 from torch import Tensor, nn
 
-from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
 from agreid_plugin.hosts.fastreid.loss_registry import (
     HOST_LOSSES,
     LOSSES,
@@ -83,6 +83,7 @@ KEYS = (
     Key("MODEL.LOSSES.SUPCON.TEMPERATURE", 1.0, "SupConLoss: what dot products are divided by."),
     Key("MODEL.LOSSES.SUPCON.GATHER", True, "SupConLoss: compare the images and texts of all processes."),
 )
+declare(KEYS)
 
 
 def build_objectives(cfg, names: Sequence[str] | None = None) -> nn.ModuleDict:
@@ -189,23 +190,3 @@ def _supcon(node) -> nn.Module:
     """Brings each image to all texts of its person, and each text to all its images (CLIP-ReID)."""
     loss = SupConLoss(node.SCALE, node.TEMPERATURE, node.GATHER)
     return OnParts(loss, ("features", "text_features"), ("pids",))
-
-
-declare_architecture("VDT", {"ViewLoss": "MODEL.VDT.VIEW_WEIGHT", "OrthogonalLoss": "MODEL.VDT.VIEW_WEIGHT"})
-declare_architecture(
-    "ViSA",
-    {
-        "ViewLoss": "MODEL.VISA.VIEW_WEIGHT",
-        "OrthogonalLoss": "MODEL.VISA.VIEW_WEIGHT",
-        "LoadBalanceLoss": "MODEL.VISA.BALANCE_WEIGHT",
-    },
-)
-declare_architecture(
-    "SVPR",
-    {
-        "ViewLoss": "MODEL.SVPR.VIEW_WEIGHT",
-        "OrthogonalLoss": "MODEL.SVPR.VIEW_WEIGHT",
-        "AttributeLoss": "MODEL.SVPR.ATTRIBUTE_WEIGHT",
-    },
-)
-declare_architecture("CLIPReID", {"SupConLoss": ""})

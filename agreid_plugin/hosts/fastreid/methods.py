@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.adapter import from_host
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone
-from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
 from agreid_plugin.hosts.fastreid.heads import make_head
-from agreid_plugin.hosts.fastreid.losses import build_objectives
+from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.methods import vdt, visa
 from agreid_plugin.methods.visa import ViSABackbone
 from agreid_plugin.nn.decoupled import DecoupledEncoder
@@ -28,6 +28,16 @@ KEYS = (
     Key("MODEL.VDT.NECK_SEES_CLS", True, "VDT: let class tokens into the running statistics of the head's norm."),
     Key("MODEL.VISA.VIEW_WEIGHT", 1.0, "ViSA: weight of the view classification and of the orthogonality."),
     Key("MODEL.VISA.BALANCE_WEIGHT", -1.0, "ViSA: lambda, weight of the load balance; -1: 1e-3 paper, 1e-4 released."),
+)
+declare(KEYS)
+declare_architecture("VDT", {"ViewLoss": "MODEL.VDT.VIEW_WEIGHT", "OrthogonalLoss": "MODEL.VDT.VIEW_WEIGHT"})
+declare_architecture(
+    "ViSA",
+    {
+        "ViewLoss": "MODEL.VISA.VIEW_WEIGHT",
+        "OrthogonalLoss": "MODEL.VISA.VIEW_WEIGHT",
+        "LoadBalanceLoss": "MODEL.VISA.BALANCE_WEIGHT",
+    },
 )
 
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.hosts.fastreid.config import Key
+from agreid_plugin.hosts.fastreid.config import Key, declare
 
 _logger = logging.getLogger("fastreid.train")
 
@@ -25,11 +25,12 @@ STEPS = ("epoch", "iteration")
 PLACE = ("last_epoch", "base_lrs", "lr_lambdas")
 """What a checkpoint has of a schedule beside its settings."""
 KEYS = (
-    Key("SOLVER.BETAS", [], "Betas of Adam and its kin, as [0.9, 0.98]; empty: the optimizer's own."),
+    Key("SOLVER.BETAS", [], "Betas of Adam and its kin, as [0.9, 0.98]; empty: the optimizer's own.", entry=0.9),
     Key("SOLVER.LR_FACTORS", [], "Rows [module, factor]: parameters below it learn at a multiple of BASE_LR."),
     Key("SOLVER.DECAY_VECTORS", True, "Weight decay for biases and all else that is no matrix; False: for matrices."),
     Key("SOLVER.SCHED_STEP", "epoch", "CosineAnnealingLR: the rate falls once an epoch | iteration."),
 )
+declare(KEYS)
 
 
 def check_solver(cfg) -> None:

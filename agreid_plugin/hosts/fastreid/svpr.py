@@ -10,9 +10,9 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from agreid_plugin.errors import unknown
 from agreid_plugin.hosts.fastreid.attributes import schema_of, with_schema
 from agreid_plugin.hosts.fastreid.clip import build_towers, require_clip_backbone
-from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
 from agreid_plugin.hosts.fastreid.heads import make_head
-from agreid_plugin.hosts.fastreid.losses import build_objectives
+from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.methods import svpr
 from agreid_plugin.types import VIEW_SOURCES
@@ -43,6 +43,15 @@ KEYS = (
     Key("MODEL.SVPR.VIEW_WORDS.CCTV", "ground", "SVPR-ReID: word of the view of a fixed ground camera."),
     Key("MODEL.SVPR.VIEW_WORDS.WEARABLE", "ground", "SVPR-ReID: word of the view of a worn camera."),
     Key("MODEL.SVPR.VIEW_WORDS.UAV", "aerial", "SVPR-ReID: word of the view from a drone."),
+)
+declare(KEYS)
+declare_architecture(
+    "SVPR",
+    {
+        "ViewLoss": "MODEL.SVPR.VIEW_WEIGHT",
+        "OrthogonalLoss": "MODEL.SVPR.VIEW_WEIGHT",
+        "AttributeLoss": "MODEL.SVPR.ATTRIBUTE_WEIGHT",
+    },
 )
 
 

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import require_within
 from agreid_plugin.hosts.fastreid.clip import build_towers, require_clip_backbone
-from agreid_plugin.hosts.fastreid.config import Key, said_of
-from agreid_plugin.hosts.fastreid.loss_registry import declare_architecture
-from agreid_plugin.hosts.fastreid.losses import build_objectives
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
+from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.methods import tag_clip
 from agreid_plugin.methods.tag_clip import TAGCLIPOutputs
@@ -48,6 +47,7 @@ KEYS = (
     Key(f"{NODE}.FREEZE_PATCHES", True, "TAG-CLIP: leave the embedding of patches as it was pretrained."),
     Key(f"{NODE}.GATHER", True, "TAG-CLIP: compare with the pairs of all processes."),
 )
+declare(KEYS)
 declare_architecture(
     "TAGCLIP",
     {

@@ -22,7 +22,7 @@ from agreid_plugin.data.captions import (
     pairs,
 )
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.hosts.fastreid.config import Key, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
 from agreid_plugin.hosts.fastreid.datasets import RecordDataset, RecordItem
 from agreid_plugin.hosts.fastreid.loader import DeviceLoader
 from agreid_plugin.nn.clip import Tokenizer
@@ -38,6 +38,7 @@ KEYS = (
     Key("INPUT.TEXT.BACK_TRANSLATION", 0.0, "How likely a training caption is replaced by its `captions_bt`."),
     Key("INPUT.TEXT.WORD_DELETION", 0.0, "How likely each word of a training caption is left out."),
 )
+declare(KEYS)
 
 
 def reads_captions(cfg) -> bool:
