@@ -41,11 +41,6 @@ class HostBackbone(BaseModule):
 
     def forward(self, images: Tensor) -> tuple[Tensor]:
         """Return the features that a head goes on with: (B, 3, rows, cols) -> ((B, D),)."""
-        if getattr(self.core, "needs_views", False):
-            raise InputError(
-                f"{type(self).__name__} needs the view of each image, which only agreid_plugin.ViSA gives it: use that "
-                "model, or vab=False and etgm=False"
-            )
         return (feature_of(self.core(images)),)
 
 
@@ -95,6 +90,15 @@ class ViSABackbone(HostBackbone):
         with said_of(type(self).__name__):
             core = visa.build_backbone(make_vit(vit, extra_tokens=int(vab)), vab=vab, **options)
         super().__init__(core, core.width * (1 if core.fusion is None else 2), init_cfg)
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        """Return the features that a head goes on with: (B, 3, rows, cols) -> ((B, D),)."""
+        if self.core.needs_views:
+            raise InputError(
+                "ViSABackbone needs the view of each image, which only agreid_plugin.ViSA gives it: use that model, or "
+                "vab=False and etgm=False"
+            )
+        return super().forward(images)
 
 
 @MODELS.register_module()

@@ -8,16 +8,19 @@ from mmengine.registry import Registry
 from agreid_plugin.data.datasets import DATASETS as PARSERS
 from agreid_plugin.hosts.inventory import Entry, entries_of
 from agreid_plugin.hosts.mmengine import registry
+from agreid_plugin.hosts.mmengine.backbones import HostBackbone
 from agreid_plugin.hosts.mmengine.registry import SCOPE
 
-PARTS = ("backbones", "heads", "losses")
-"""Kinds of a model's parts, by the modules that hold them; what is in no such module is an `other` part."""
+CLASSES = {"architectures": BaseModel, "backbones": HostBackbone}
+"""Kinds that a class tells, wherever it stands."""
+MODULES = {"heads": "heads", "bnneck": "heads", "losses": "losses"}
+"""Modules, by a part of their name, that hold one kind of a model's parts."""
 OTHER = "parts"
 
 
 def components() -> dict[str, list[Entry]]:
     """Return kind -> what is registered, ours with the scope that a configuration writes before it."""
-    models: dict[str, dict[str, object]] = {kind: {} for kind in ("architectures", *PARTS, OTHER)}
+    models: dict[str, dict[str, object]] = {kind: {} for kind in (*CLASSES, *MODULES.values(), OTHER)}
     for name, entry in _registered(registry.MODELS).items():
         models[_kind_of(entry)][name] = entry
     found = {
@@ -38,7 +41,8 @@ def _registered(ours: Registry) -> dict[str, object]:
 
 
 def _kind_of(entry: object) -> str:
-    if isinstance(entry, type) and issubclass(entry, BaseModel):
-        return "architectures"
+    for kind, base in CLASSES.items():
+        if isinstance(entry, type) and issubclass(entry, base):
+            return kind
     module = entry.__module__.split(".")
-    return next((kind for kind in PARTS if kind in module), OTHER)
+    return next((kind for part, kind in MODULES.items() if part in module), OTHER)

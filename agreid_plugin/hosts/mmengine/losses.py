@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
 from agreid_plugin import losses
 from agreid_plugin.hosts.mmengine.registry import MODELS
-from agreid_plugin.losses import NITC, RITC, AttributeLoss, LoadBalanceLoss, OrthogonalLoss, SDMLoss, SupConLoss
+from agreid_plugin.losses import objectives
 
 
 class OnHead:
@@ -37,7 +39,17 @@ class ViewLoss(OnHead, losses.ViewLoss):
 LOGITS, FEATURES = "logits", "features"
 INPUTS = {IdentityLoss: LOGITS, TripletLoss: FEATURES, VIAL: FEATURES}
 """What losses of identities are computed on."""
-OF_PARTS = (ViewLoss, NITC, RITC, AttributeLoss, LoadBalanceLoss, OrthogonalLoss, SDMLoss, SupConLoss)
+
+
+def _others() -> Iterator[type]:
+    """Yield our losses that have no form of their own here."""
+    for kind in (getattr(losses, name) for name in losses.__all__):
+        is_loss = isinstance(kind, type) and kind.__module__ != objectives.__name__  # where losses are wrapped
+        if is_loss and not any(issubclass(own, kind) for own in (*INPUTS, ViewLoss)):
+            yield kind
+
+
+OF_PARTS = (ViewLoss, *_others())
 """Losses of something else: methods that make such parts have them built in."""
 
 for _kind in (*INPUTS, *OF_PARTS):
