@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from agreid_plugin.errors import InputError
@@ -28,13 +28,18 @@ def whole_file(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-@contextmanager
-def told_unwritten(path: str | Path) -> Iterator[None]:
+def told_unwritten(path: str | Path) -> AbstractContextManager[None]:
     """Say in one line why a file cannot be written."""
+    return told_undone(path, "written")
+
+
+@contextmanager
+def told_undone(path: str | Path, deed: str) -> Iterator[None]:
+    """Say in one line why a file cannot be `read`, or whatever is done to it."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise InputError(f"{path} cannot be {deed}: {error.strerror or error}") from None
 
 
 def remove_drafts(folder: Path, names: str) -> None:

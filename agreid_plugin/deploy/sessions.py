@@ -20,7 +20,10 @@ from agreid_plugin.errors import InputError, first_line, unknown
 
 Inputs = Mapping[str, np.ndarray]
 Run = Callable[[Inputs], np.ndarray]
-ONNX_PROVIDERS = (("CUDAExecutionProvider", {"use_tf32": 0}), ("CPUExecutionProvider", {}))
+ONNX_PROVIDERS: tuple[tuple[str, dict[str, int]], ...] = (
+    ("CUDAExecutionProvider", {"use_tf32": 0}),
+    ("CPUExecutionProvider", {}),
+)
 """Where onnxruntime runs a file, the first that is there; a GPU in full precision, as on a CPU."""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from agreid_plugin.data.datasets.files import MOST_LABEL, read_json, shown
 from agreid_plugin.data.protocols import Meta, Protocol
-from agreid_plugin.data.whole_files import whole_file
+from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.bootstrap import DRAWS, LEVEL, Interval
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances
@@ -55,7 +55,7 @@ class Calibration:
 
     def save(self, path: str | Path) -> None:
         """Write JSON."""
-        with whole_file(Path(path)) as draft:
+        with told_unwritten(path), whole_file(Path(path)) as draft:
             draft.write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -68,7 +68,7 @@ class Calibration:
                     raise TypeError(f"{name} is {shown(repr(content[name]))}")
             directions = {name: _direction(**entry) for name, entry in content.pop("directions").items()}
             return cls(**{**content, "notes": tuple(content["notes"])}, directions=directions)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"{path}: not a calibration: {error}") from error
 
 
@@ -139,20 +139,30 @@ def _too_few(name: str, pairs: Pairs, fpr: float) -> str:
     return f"{name}: {counts} do not show a false positive rate of {fpr:g}"
 
 
-def _direction(points: list[dict], roc: list[list[float]], **counts: int) -> Direction:
-    points = tuple(_point(**point) for point in points)
-    return Direction(points=points, roc=tuple(tuple(map(_number, pair)) for pair in roc), **_numbers(counts))
+def _direction(genuine: Any, impostors: Any, points: Any, roc: Any) -> Direction:
+    curve = tuple((_number(fpr), _number(tpr)) for fpr, tpr in roc)
+    return Direction(_count(genuine), _count(impostors), tuple(_point(**point) for point in points), curve)
 
 
-def _point(threshold_interval: dict, tpr_interval: dict, **numbers: float) -> OperatingPoint:
-    intervals = {"threshold_interval": threshold_interval, "tpr_interval": tpr_interval}
+def _point(fpr: Any, threshold: Any, threshold_interval: Any, tpr: Any, tpr_interval: Any) -> OperatingPoint:
     return OperatingPoint(
-        **{name: Interval(**_numbers(interval)) for name, interval in intervals.items()}, **_numbers(numbers)
+        fpr=_number(fpr),
+        threshold=_number(threshold),
+        threshold_interval=_interval(**threshold_interval),
+        tpr=_number(tpr),
+        tpr_interval=_interval(**tpr_interval),
     )
 
 
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    return {name: _number(value) for name, value in values.items()}
+def _interval(low: Any, high: Any) -> Interval:
+    return Interval(_number(low), _number(high))
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{shown(repr(value))} is no count")
+    _number(value)
+    return value
 
 
 def _number(value: Any) -> float:

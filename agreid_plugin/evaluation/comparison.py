@@ -69,8 +69,9 @@ class Comparison:
 
     def thresholds(self, features: FeatureSet, protocol: Protocol) -> Calibration:
         """Choose same-person thresholds under a protocol."""
-        query, gallery, *metas = sides(features, protocol)
-        return calibrate_distances(self.distances(query, gallery), *metas, protocol, memory=self.memory)
+        query, gallery, query_meta, gallery_meta = sides(features, protocol)
+        distances = self.distances(query, gallery)
+        return calibrate_distances(distances, query_meta, gallery_meta, protocol, memory=self.memory)
 
     def distances(self, query: np.ndarray, gallery: np.ndarray) -> Distances:
         """Return the distances between two sides' features, (Q, D) and (G, D)."""

@@ -80,10 +80,25 @@ class FeatureDistances(Distances):
         return block
 
 
-class _Cosine:
+class _Metric(ABC):
+    """Distances between two sides' features, in whole tiles: (Q, D) and (G, D)."""
+
     def __init__(self, query: Tensor, gallery: Tensor):
         self.query, self.gallery = query, gallery
         self.shape = len(query), len(gallery)
+
+    @abstractmethod
+    def left(self, index: np.ndarray) -> Tensor:
+        """Return some queries as `tile` takes them."""
+
+    @abstractmethod
+    def tile(self, left: Tensor, columns: slice) -> Tensor:
+        """Return the distances of queries to some columns of the gallery."""
+
+
+class _Cosine(_Metric):
+    def __init__(self, query: Tensor, gallery: Tensor):
+        super().__init__(query, gallery)
         # Lengths alone are kept, not a second, normalized gallery.
         self.scale = -1 / torch.linalg.vector_norm(gallery, dim=1).clamp_min(1e-12)
         self.one = torch.ones(1, device=gallery.device)
@@ -96,10 +111,9 @@ class _Cosine:
         return torch.addcmul(self.one, cosines, self.scale[columns], out=cosines)
 
 
-class _Euclidean:
+class _Euclidean(_Metric):
     def __init__(self, query: Tensor, gallery: Tensor):
-        self.query, self.gallery = query, gallery
-        self.shape = len(query), len(gallery)
+        super().__init__(query, gallery)
         self.squares = torch.cat([rows.square().sum(dim=1) for rows in gallery.split(COLUMNS)])
 
     def left(self, index: np.ndarray) -> Tensor:
@@ -110,7 +124,7 @@ class _Euclidean:
         return _products(left, self.gallery[columns]).mul_(-2).add_(self.squares[columns]).add_(own)
 
 
-METRICS = {"cosine": _Cosine, "euclidean": _Euclidean}
+METRICS: dict[str, type[_Metric]] = {"cosine": _Cosine, "euclidean": _Euclidean}
 
 
 def blocks(rows: np.ndarray, columns: int, memory: float = MEMORY) -> Iterator[np.ndarray]:

@@ -11,13 +11,14 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from agreid_plugin.data.datasets.arrays import read_arrays, told_in
 from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.index.entries import Chunk, Entry
+from agreid_plugin.evaluation.index.entries import Entry, MadeChunk
 from agreid_plugin.evaluation.inputs import as_features
 from agreid_plugin.types import UNKNOWN, View
 
@@ -60,14 +61,14 @@ class FeatureCache:
         self._known[self._stamps[path]] = feature, view
         self._changed = True
 
-    def chunk(self, paths: Iterable[str]) -> Chunk:
+    def chunk(self, paths: Iterable[str]) -> MadeChunk:
         """Return those of the files that are known, in this order."""
         found = [path for path in paths if self._stamps[path] in self._known]
         if not found:
             raise InputError("no image is left to search in")
         features, views = zip(*(self._known[self._stamps[path]] for path in found), strict=True)
         seen = [None if view == UNKNOWN else View(view) for view in views]
-        return Chunk([Entry(path, view) for path, view in zip(found, seen, strict=True)], np.stack(features))
+        return MadeChunk([Entry(path, view) for path, view in zip(found, seen, strict=True)], np.stack(features))
 
     def save(self) -> None:
         """Write the file, whole or not at all, if there is something new; files that no longer exist are forgotten."""
@@ -76,7 +77,7 @@ class FeatureCache:
         now = {stamp[0]: stamp for stamp in self._stamps.values()}
         kept = [stamp for stamp in self._known if now.get(stamp[0], stamp) == stamp and os.path.exists(stamp[0])]
         about = json.dumps({"kind": KIND, "maker": self.maker, "files": kept})
-        arrays = {
+        arrays: dict[str, Any] = {
             "about": np.frombuffer(about.encode(), dtype=np.uint8),
             "features": np.array([self._known[stamp][0] for stamp in kept], dtype=np.float32),
             "views": np.array([self._known[stamp][1] for stamp in kept], dtype=np.int8),

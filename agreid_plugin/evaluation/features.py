@@ -175,7 +175,7 @@ def _a(kind: type[T], value: Any) -> T:
     return value
 
 
-def _named(kind: str, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+def _named(kind: str, arrays: Sequence[np.ndarray]) -> dict[str, Any]:
     return {f"{kind}_{number}": np.asarray(array, dtype=np.float32) for number, array in enumerate(arrays)}
 
 

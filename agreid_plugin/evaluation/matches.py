@@ -40,7 +40,7 @@ class Matches:
         self._columns, self._ends = self._visible()
         counts = np.diff(self._ends, prepend=0)
         self.rows = np.flatnonzero(counts)
-        reasons = [self._why(row) for row in np.flatnonzero(counts == 0)]
+        reasons = [self._why(row) for row in np.flatnonzero(counts == 0).tolist()]
         self.skipped = dict(Counter(reasons))
 
     def _why(self, row: int) -> str:

@@ -88,8 +88,9 @@ def _evaluate(features: FeatureSet, protocol: Protocol, distances: MakeDistances
 def _numbers(features: FeatureSet, protocol: Protocol, distances: MakeDistances, memory: float) -> Metrics:
     if protocol.kind == "text":
         return _evaluate_text(features, protocol, memory)
-    query, gallery, *metas = sides(features, protocol)
-    return evaluate_distances(distances(query, gallery), *metas, protocol, memory=memory, views=features.views)
+    query, gallery, query_meta, gallery_meta = sides(features, protocol)
+    made = distances(query, gallery)
+    return evaluate_distances(made, query_meta, gallery_meta, protocol, memory=memory, views=features.views)
 
 
 def _evaluate_text(features: FeatureSet, protocol: Protocol, memory: float) -> Metrics:

@@ -86,11 +86,11 @@ def rank_lists(
     chosen = select(protocol, features.dataset)
     queries = _queries(protocol, chosen.query)
     *_, query_meta, gallery_meta = sides(features, protocol)
-    rows = np.asarray(rows, dtype=np.int64)
-    distances = _distances(features, protocol, comparison).rows(rows)
-    hidden = hidden_mask(protocol, query_meta[rows], gallery_meta)
+    wanted = np.asarray(rows, dtype=np.int64)
+    distances = _distances(features, protocol, comparison).rows(wanted)
+    hidden = hidden_mask(protocol, query_meta[wanted], gallery_meta)
     found = []
-    for row, far, out in zip(rows.tolist(), distances, hidden, strict=True):
+    for row, far, out in zip(wanted.tolist(), distances, hidden, strict=True):
         right = gallery_meta.pid == query_meta.pid[row]
         order = [place for place in np.lexsort((right, far)) if not out[place]][:top]
         listed = [Listed(n, chosen.gallery[p], float(far[p]), bool(right[p])) for n, p in enumerate(order, start=1)]

@@ -162,7 +162,7 @@ def _side_file(path: Path) -> Path:
     return path.with_suffix(".queries.npz")
 
 
-def _query_arrays(results: Results) -> dict[str, np.ndarray]:
+def _query_arrays(results: Results) -> dict[str, Any]:
     return {
         f"{entry.protocol}/{name}": array
         for entries in results.values()

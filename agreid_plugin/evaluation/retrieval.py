@@ -15,7 +15,7 @@ from agreid_plugin.data.protocols import Meta, Protocol
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances, blocks
 from agreid_plugin.evaluation.inputs import FeatureArray, Paths
 from agreid_plugin.evaluation.matches import Matches
-from agreid_plugin.evaluation.metrics import Metrics, PerQuery, check_views, means, parts
+from agreid_plugin.evaluation.metrics import Metrics, Part, PerQuery, check_views, means, parts
 from agreid_plugin.evaluation.ranking import Scores, count_within, score
 
 
@@ -110,10 +110,13 @@ def count_strangers(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return all visible matches, (M,) each: query, gallery image, and the strangers that stand before it."""
     found = [_count_in_block(distances, matches, rows) for rows in blocks(matches.rows, distances.shape[1], memory)]
-    return tuple(np.concatenate(column) for column in zip(*found, strict=True))
+    rows, columns, strangers = (np.concatenate(column) for column in zip(*found, strict=True))
+    return rows, columns, strangers
 
 
-def _count_in_block(distances: Distances, matches: Matches, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+def _count_in_block(
+    distances: Distances, matches: Matches, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     block = distances.rows(rows)
     places, columns = matches.visible(rows)
     limits = np.split(block[places, columns], np.searchsorted(places, np.arange(1, len(rows))))
@@ -129,7 +132,7 @@ def _per_query(scores: Scores, query: Meta) -> PerQuery:
 
 def _parts(
     rows: np.ndarray, columns: np.ndarray, strangers: np.ndarray, query: np.ndarray, gallery: np.ndarray, view: bool
-) -> dict:
+) -> dict[str, Part]:
     labels, numbered = np.unique(gallery, return_inverse=True)
     scores = score(rows * np.int64(len(labels)) + numbered[columns], strangers)
     row, label = np.divmod(scores.group, len(labels))

@@ -66,7 +66,7 @@ class Curve:
 
     def measures(self, rate: float) -> bool:
         """Say whether there are pairs enough to measure a false positive rate, and people enough to draw from."""
-        return rate * self._impostors.sum() >= 1 and self._genuine.any() and len(self._genuine) > 1
+        return bool(rate * self._impostors.sum() >= 1 and self._genuine.any() and len(self._genuine) > 1)
 
     def direction(self, rates: Sequence[float], draws: int, level: float, seed: int) -> Direction:
         """Return the operating points at some false positive rates, their intervals from draws of identities."""

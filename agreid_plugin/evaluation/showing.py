@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import cache
 from html import escape
+from typing import Any, TypeAlias
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from tabulate import tabulate
@@ -16,6 +17,8 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.search import Answer, Hit
 from agreid_plugin.types import UNKNOWN
 
+Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
+"""What PIL may give for its default font."""
 THUMBNAIL = (128, 256)
 """Most columns and rows of a small image."""
 COLUMNS = 10  # images in a row of a sheet
@@ -69,7 +72,7 @@ def table(answer: Answer) -> str:
     return tabulate(rows, head, tablefmt="simple", disable_numparse=True, colalign=align)
 
 
-def plain(answers: Sequence[Answer]) -> list[dict]:
+def plain(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Return answers as lists and dictionaries, for JSON."""
     return [
         {"query": answer.query, "notes": list(answer.notes), "hits": [_plain(hit) for hit in answer.hits]}
@@ -77,9 +80,11 @@ def plain(answers: Sequence[Answer]) -> list[dict]:
     ]
 
 
-def _plain(hit: Hit) -> dict:
-    known = {name: value for name, value in (("camera", hit.camera), ("pid", hit.pid)) if value != UNKNOWN}
-    known |= {} if hit.time is None else {"time": _time(hit.time)}
+def _plain(hit: Hit) -> dict[str, Any]:
+    labels = {"camera": hit.camera, "pid": hit.pid}
+    known: dict[str, int | str] = {name: value for name, value in labels.items() if value != UNKNOWN}
+    if hit.time is not None:
+        known["time"] = _time(hit.time)
     return {"rank": hit.rank, "path": hit.path, "score": round(hit.score, 6), "view": hit.view_word or None, **known}
 
 
@@ -194,7 +199,7 @@ def _height(lines: int, images: int) -> int:
     return 2 * GAP + lines * LINE + -(-images // COLUMNS) * _cell() + GAP
 
 
-def wrapped(texts: Sequence[str], width: int, font: ImageFont.FreeTypeFont) -> list[str]:
+def wrapped(texts: Sequence[str], width: int, font: Font) -> list[str]:
     """Break texts into lines that are at most `width` pixels wide."""
     lines: list[str] = []
     for text in texts:
@@ -208,7 +213,7 @@ def wrapped(texts: Sequence[str], width: int, font: ImageFont.FreeTypeFont) -> l
     return [line for line in lines if line]
 
 
-def _cut(word: str, width: int, font: ImageFont.FreeTypeFont) -> list[str]:
+def _cut(word: str, width: int, font: Font) -> list[str]:
     """Cut a word where it gets too wide for a line; most are not."""
     pieces = [""]
     for letter in word:

@@ -15,12 +15,12 @@ from tqdm import tqdm
 
 from agreid_plugin.data.datasets.arrays import read_arrays, told_in
 from agreid_plugin.data.pictures import Picture
-from agreid_plugin.data.whole_files import whole_file
+from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.feature_cache import stamp_of
 from agreid_plugin.evaluation.feature_files import check_ending, write_features
-from agreid_plugin.evaluation.index.entries import Chunk, Entry
-from agreid_plugin.evaluation.index.folder import WriterLock, told
+from agreid_plugin.evaluation.index.entries import Chunk, Entry, MadeChunk
+from agreid_plugin.evaluation.index.folder import WriterLock
 from agreid_plugin.hosts.extractor import Extractor, listed
 from agreid_plugin.types import UNKNOWN, platform_label
 
@@ -105,7 +105,7 @@ def extract(extraction: Extraction, path: Path, say: Tell) -> tuple[int, int]:
         say: called with lines that somebody should read.
     """
     parts = path.with_name(f"{path.name}{PARTS}")
-    with told(parts):
+    with told_unwritten(parts):
         parts.mkdir(exist_ok=True)
     lock = WriterLock(parts)
     try:
@@ -122,13 +122,13 @@ def extract(extraction: Extraction, path: Path, say: Tell) -> tuple[int, int]:
     return sum(count for count, _ in sizes), sizes[0][1]
 
 
-def _join(chunks: Callable[[], Iterator[Chunk]], path: Path, extractor: Extractor) -> list[tuple[int, int]]:
+def _join(chunks: Callable[[], Iterator[MadeChunk]], path: Path, extractor: Extractor) -> list[tuple[int, int]]:
     """Write what is done to one file, whole or not at all, and return how many images of which width each part has."""
     sizes = [chunk.vectors.shape for chunk in chunks()]
     if not sizes:
         raise InputError(f"{path} would be empty: no image could be read")
     about = {"maker": extractor.maker, "normalized": extractor.normalize}
-    with told(path), whole_file(path) as draft:
+    with told_unwritten(path), whole_file(path) as draft:
         write_features(draft, path.suffix, chunks, about)
     return sizes
 
@@ -139,18 +139,18 @@ def _kept(parts: Path, chunk: Chunk) -> Path:
     if not path.exists():
         made = chunk.vectors()
         fields = np.frombuffer(json.dumps([entry.fields for entry in made.entries]).encode(), dtype=np.uint8)
-        with told(path), whole_file(path) as draft, draft.open("wb") as file:
+        with told_unwritten(path), whole_file(path) as draft, draft.open("wb") as file:
             np.savez(file, features=made.vectors, fields=fields)
     return path
 
 
-def _chunks(files: Sequence[Path]) -> Iterator[Chunk]:
+def _chunks(files: Sequence[Path]) -> Iterator[MadeChunk]:
     """Give the chunks that have images."""
     for path in files:
         arrays = read_arrays(path, "a part of features: remove it")
         entries = [Entry.from_fields(values) for values in told_in(arrays["fields"], path)]
         if entries:
-            yield Chunk(entries, arrays["features"])
+            yield MadeChunk(entries, arrays["features"])
 
 
 def _remove_others(parts: Path, kept: Sequence[Path], say: Tell) -> None:

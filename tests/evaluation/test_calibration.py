@@ -145,3 +145,17 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "other.json").write_text('{"directions": {"a": {}}}')
     with pytest.raises(InputError, match=r"other\.json: not a calibration"):
         Calibration.load(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize(("damage", "said"), [({"roc": [[0.5]]}, "unpack"), ({"genuine": 2.5}, "2.5 is no count")])
+def test_damaged_directions_are_refused(tmp_path, damage, said):
+    content = calibrate_line(fprs=[0.5]).as_dict()
+    content["directions"]["aerial->ground"].update(damage)
+    (tmp_path / "calibration.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=f"not a calibration: .*{said}"):
+        Calibration.load(tmp_path / "calibration.json")
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path):
+    with pytest.raises(InputError, match="cannot be written"):
+        calibrate_line(fprs=[0.5]).save(tmp_path / "nowhere" / "calibration.json")

@@ -2,6 +2,7 @@
 
 import tracemalloc
 
+import faiss
 import numpy as np
 import pytest
 from index_cases import chunks, clustered, entries
@@ -105,6 +106,17 @@ def test_lists_and_codes():
 def test_too_few_images_to_learn_from_are_refused(tmp_path):
     with pytest.raises(InputError, match="index kind pq learns from 256 vectors or more, there are 90: choose flat"):
         build_index(tmp_path / "index", chunks(IMAGES[:100], FEATURES[:100], 100), kind="pq")
+
+
+@pytest.mark.parametrize(("kind", "text"), [("ivf", "Flat"), ("pq", "IVF2,Flat"), ("hnsw", "IVF2,Flat")])
+def test_a_file_of_another_kind_is_refused(tmp_path, kind, text):
+    index = faiss.index_factory(WIDTH, text)
+    index.train(FEATURES[:100])
+    index.add(FEATURES[:100])
+    faiss.write_index(index, str(tmp_path / "structure"))
+    structure = kinds.Structure.read(tmp_path / "structure", kind, effort=1, held_out=[])
+    with pytest.raises(InputError, match="the structure of another index"):
+        structure.check(tmp_path / "structure", WIDTH, covered=100)
 
 
 def test_effort_doubles_until_the_recall_is_there():

@@ -20,7 +20,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.feature_files import npz, parquet
 from agreid_plugin.evaluation.feature_files.columns import CHUNK, KIND, told
 from agreid_plugin.evaluation.features import load_features
-from agreid_plugin.evaluation.index.entries import Chunk, Entry
+from agreid_plugin.evaluation.index.entries import Entry, MadeChunk
 
 ENDINGS = (".npz", ".parquet")
 
@@ -33,8 +33,8 @@ def check_ending(path: Path) -> None:
         parquet.require()
 
 
-def write_features(path: Path, ending: str, chunks: Callable[[], Iterator[Chunk]], about: dict[str, Any]) -> None:
-    """Write chunks, whose vectors are arrays, to a file.
+def write_features(path: Path, ending: str, chunks: Callable[[], Iterator[MadeChunk]], about: dict[str, Any]) -> None:
+    """Write chunks to a file.
 
     Args:
         path: the file, which is replaced.
@@ -46,7 +46,7 @@ def write_features(path: Path, ending: str, chunks: Callable[[], Iterator[Chunk]
     writer.write(path, chunks, {"kind": KIND, **about})
 
 
-def read_features(path: str | Path) -> tuple[str, Iterator[Chunk]]:
+def read_features(path: str | Path) -> tuple[str, Iterator[MadeChunk]]:
     """Return what made the features of a file, and its images chunk by chunk.
 
     Files of `fastreid eval --save-features` can be read, too; nobody knows what made those.
@@ -63,10 +63,10 @@ def read_features(path: str | Path) -> tuple[str, Iterator[Chunk]]:
     return ("", _of_evaluation(path)) if "image_0.npy" in names else npz.read(path)
 
 
-def _of_evaluation(path: Path) -> Iterator[Chunk]:
+def _of_evaluation(path: Path) -> Iterator[MadeChunk]:
     features = load_features(path)
     if len(features.images) > 1:
         raise InputError(f"{path} has {len(features.images)} kinds of features of an image; an index takes one")
     for start in range(0, len(features.records), CHUNK):
         part = slice(start, start + CHUNK)
-        yield Chunk([Entry.of(record) for record in features.records[part]], features.images[0][part])
+        yield MadeChunk([Entry.of(record) for record in features.records[part]], features.images[0][part])

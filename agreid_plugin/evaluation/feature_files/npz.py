@@ -12,12 +12,12 @@ import numpy as np
 
 from agreid_plugin.data.datasets.arrays import told_in
 from agreid_plugin.evaluation.feature_files.columns import CHUNK, COLUMNS, NUMBERS, entry_of, maker_in, told
-from agreid_plugin.evaluation.index.entries import Chunk
+from agreid_plugin.evaluation.index.entries import MadeChunk
 
 FEATURES = np.dtype("<f4")
 
 
-def write(path: Path, chunks: Callable[[], Iterator[Chunk]], about: dict[str, Any]) -> None:
+def write(path: Path, chunks: Callable[[], Iterator[MadeChunk]], about: dict[str, Any]) -> None:
     """Write chunks; see `write_features`."""
     count, width, longest = _sizes(chunks())
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -31,14 +31,14 @@ def write(path: Path, chunks: Callable[[], Iterator[Chunk]], about: dict[str, An
         _write(archive, "about", told_of_all.dtype, told_of_all.shape, [told_of_all])
 
 
-def read(path: Path) -> tuple[str, Iterator[Chunk]]:
+def read(path: Path) -> tuple[str, Iterator[MadeChunk]]:
     """Return what made the features, and the chunks; see `read_features`."""
     with told(path), zipfile.ZipFile(path) as archive, archive.open("about.npy") as file:
         maker = maker_in(path, told_in(np.lib.format.read_array(file, allow_pickle=False), path))
     return maker, _chunks(path)
 
 
-def _sizes(chunks: Iterator[Chunk]) -> tuple[int, int, dict[str, int]]:
+def _sizes(chunks: Iterator[MadeChunk]) -> tuple[int, int, dict[str, int]]:
     """Return N, D, and the length of the longest text of each column."""
     count, width, longest = 0, 0, {name: 1 for name in COLUMNS if name not in NUMBERS}
     for chunk in chunks:
@@ -48,7 +48,7 @@ def _sizes(chunks: Iterator[Chunk]) -> tuple[int, int, dict[str, int]]:
     return count, width, longest
 
 
-def _column(chunks: Iterator[Chunk], name: str, kind: np.dtype) -> Iterator[np.ndarray]:
+def _column(chunks: Iterator[MadeChunk], name: str, kind: np.dtype) -> Iterator[np.ndarray]:
     return (np.array([COLUMNS[name](entry) for entry in chunk.entries], dtype=kind) for chunk in chunks)
 
 
@@ -60,7 +60,7 @@ def _write(archive: zipfile.ZipFile, name: str, kind: np.dtype, shape: tuple, bl
             file.write(np.ascontiguousarray(block).tobytes())
 
 
-def _chunks(path: Path) -> Iterator[Chunk]:
+def _chunks(path: Path) -> Iterator[MadeChunk]:
     with told(path), zipfile.ZipFile(path) as archive:
         arrays = {name: _Rows(archive.open(f"{name}.npy")) for name in ("features", *COLUMNS)}
         if len({rows.shape[0] for rows in arrays.values()}) > 1:
@@ -68,7 +68,7 @@ def _chunks(path: Path) -> Iterator[Chunk]:
         for _ in range(0, arrays["features"].shape[0], CHUNK):
             part = {name: rows.read(CHUNK) for name, rows in arrays.items()}
             told_of = zip(*(part[name].tolist() for name in COLUMNS), strict=True)
-            yield Chunk([entry_of(dict(zip(COLUMNS, row, strict=True))) for row in told_of], part["features"])
+            yield MadeChunk([entry_of(dict(zip(COLUMNS, row, strict=True))) for row in told_of], part["features"])
 
 
 class _Rows:

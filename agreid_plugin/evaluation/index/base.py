@@ -9,11 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.evaluation.index.entries import Chunk, Match, unit_vectors
+from agreid_plugin.evaluation.index.entries import Chunk, MadeChunk, Match, unit_vectors
 from agreid_plugin.evaluation.index.where import ANY, Where
 from agreid_plugin.evaluation.inputs import FeatureArray, check_lengths
 from agreid_plugin.evaluation.search import Answer, Hit
@@ -70,11 +71,12 @@ class GalleryIndex(ABC):
     uri: str
     width: int
     _write = False
+    _about: dict[str, Any]  # what is known of the whole index
 
     @property
-    @abstractmethod
     def wanted(self) -> str | None:
         """The kind that was asked for; None is chosen by size."""
+        return self._about["kind"]
 
     @abstractmethod
     def build(self, chunks: Iterable[Chunk]) -> None:
@@ -138,12 +140,12 @@ class GalleryIndex(ABC):
                 found[place] = hits
         return [_ordered(hits)[:k] for hits in found]
 
-    def _made(self, chunk: Chunk) -> Chunk:
+    def _made(self, chunk: Chunk) -> MadeChunk:
         """Return a chunk with its vectors, which have to be as wide as the others."""
-        chunk = chunk.made()
-        if chunk.entries and chunk.vectors.shape[1] != self.width:
-            raise InputError(f"{chunk.entries[0].path}: vectors are {chunk.vectors.shape[1]} wide, not {self.width}")
-        return chunk
+        made = chunk.made()
+        if made.entries and made.vectors.shape[1] != self.width:
+            raise InputError(f"{made.entries[0].path}: vectors are {made.vectors.shape[1]} wide, not {self.width}")
+        return made
 
     def _require_complete(self, complete: bool, building: bool) -> None:
         if not complete and not building:

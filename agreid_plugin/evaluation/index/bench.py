@@ -132,7 +132,7 @@ def write_vectors(setting: Setting, place: str) -> None:
     groups = random.normal(size=(GROUPS, setting.width)).astype(np.float32)
     shape = (setting.count, setting.width)
     vectors = np.lib.format.open_memmap(Path(place) / "vectors.npy", "w+", np.float32, shape)
-    queries = []
+    queries: list[np.ndarray] = []
     for start in range(0, setting.count, CHUNK):
         size = min(CHUNK, setting.count - start)
         people = groups[random.integers(GROUPS, size=-(-size // IMAGES_A_PERSON))]
@@ -151,7 +151,7 @@ def measure_build(setting: Setting, place: str, name: str) -> tuple[Info, float,
     return info, time.perf_counter() - start, _peak() - before
 
 
-def measure_search(setting: Setting, place: str, name: str) -> tuple[list[set], float, float, float]:
+def measure_search(setting: Setting, place: str, name: str) -> tuple[list[set[str]], float, float, float]:
     """Search, and return the best of each query, queries a second one by one and together, and the megabytes."""
     faiss.omp_set_num_threads(setting.threads)
     queries, before = np.load(Path(place) / "queries.npy"), _peak()

@@ -10,8 +10,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -64,14 +65,14 @@ class Entry:
         return cls(record.path, record.view, record.camera, record.pid, record.platform, time, known)
 
     @property
-    def fields(self) -> tuple:
+    def fields(self) -> tuple[str, int, int, int, str, float | None, str]:
         """The plain values, as they are stored: view as a number, tags as JSON in order of their names."""
         view = UNKNOWN if self.view is None else int(self.view)
         tags = json.dumps(dict(self.tags), sort_keys=True, ensure_ascii=False) if self.tags else "{}"
         return self.path, view, self.camera, self.pid, self.platform, self.time, tags
 
     @classmethod
-    def from_fields(cls, values: Sequence) -> Entry:
+    def from_fields(cls, values: Sequence[Any]) -> Entry:
         """Return the entry of stored values."""
         path, view, camera, pid, platform, time, tags = values
         return cls(path, None if view == UNKNOWN else View(view), camera, pid, platform, time, json.loads(tags))
@@ -110,19 +111,27 @@ class Chunk:
             digest.update(repr(entry.fields).encode())
         return digest.hexdigest()
 
-    def made(self) -> Chunk:
-        """Return the chunk with its vectors as an array, (N, D) of length 1, of a path the last image alone."""
-        made = self.vectors() if callable(self.vectors) else self.vectors
-        entries, vectors = (made.entries, made.vectors) if isinstance(made, Chunk) else (self.entries, made)
-        check_lengths("chunk", len(entries), vectors=len(vectors))
-        if not entries:
-            return Chunk((), np.empty((0, 0), dtype=np.float32), self.name)
-        vectors = unit_vectors(vectors, "gallery", [entry.path for entry in entries])
-        last = {entry.path: place for place, entry in enumerate(entries)}
-        if len(last) == len(entries):
-            return Chunk(entries, vectors, self.name)
+    def made(self) -> MadeChunk:
+        """Return the chunk with its vectors of length 1, and of a path the last image alone."""
+        given = self.vectors() if callable(self.vectors) else self.vectors
+        if isinstance(given, Chunk):
+            return replace(given, key=self.name).made()
+        check_lengths("chunk", len(self.entries), vectors=len(given))
+        if not self.entries:
+            return MadeChunk((), np.empty((0, 0), dtype=np.float32), self.name)
+        vectors = unit_vectors(given, "gallery", [entry.path for entry in self.entries])
+        last = {entry.path: place for place, entry in enumerate(self.entries)}
+        if len(last) == len(self.entries):
+            return MadeChunk(self.entries, vectors, self.name)
         places = sorted(last.values())
-        return Chunk([entries[place] for place in places], vectors[places], self.name)
+        return MadeChunk([self.entries[place] for place in places], vectors[places], self.name)
+
+
+@dataclass(frozen=True)
+class MadeChunk(Chunk):
+    """A chunk whose vectors are there, as an array: (N, D)."""
+
+    vectors: np.ndarray
 
 
 def unit_vectors(vectors: FeatureArray, side: str, paths: Sequence[str] | None = None) -> np.ndarray:

@@ -51,7 +51,7 @@ class FaissIndex(GalleryIndex):
         self._lock = files.WriterLock(self._folder) if write else None
         try:
             self._table = Table(self._folder / files.TABLE, write)
-            self._about: dict[str, Any] = {}
+            self._about = {}
             self._known: dict[str, np.ndarray | None] = {}
             self._refresh()
             self._check_small(building)
@@ -72,11 +72,6 @@ class FaissIndex(GalleryIndex):
         finally:
             lock.release()
         return cls(folder, write=True, building=True)
-
-    @property
-    def wanted(self) -> str | None:
-        """The kind that was asked for; None is chosen by size."""
-        return self._about["kind"]
 
     def build(self, chunks: Iterable[Chunk]) -> None:
         """Take in the chunks that are not in, and finish: an interrupted build goes on where it was."""
@@ -172,15 +167,15 @@ class FaissIndex(GalleryIndex):
 
     def _take(self, chunk: Chunk, note: bool = False) -> int:
         """Take in a chunk: its vectors are on the disk before the table knows of them."""
-        chunk, about = self._made(chunk), self._about
-        checksum = self._vectors().append(about["vectors"], chunk.vectors, about["checksum"])
+        made, about = self._made(chunk), self._about
+        checksum = self._vectors().append(about["vectors"], made.vectors, about["checksum"])
         with self._table.at_once(write=True):
-            self._table.insert(about["vectors"], chunk.entries)
-            self._table.tell(vectors=about["vectors"] + len(chunk.entries), checksum=checksum)
+            self._table.insert(about["vectors"], made.entries)
+            self._table.tell(vectors=about["vectors"] + len(made.entries), checksum=checksum)
             if note:
-                self._table.put_chunk(chunk.name, len(chunk.entries))
+                self._table.put_chunk(made.name, len(made.entries))
         self._refresh()
-        return len(chunk.entries)
+        return len(made.entries)
 
     def _wanted_kind(self) -> str:
         return self._about["kind"] or kind_for(self._table.count())
@@ -195,7 +190,7 @@ class FaissIndex(GalleryIndex):
         with self._table.at_once(write=True):
             self._table.tell(structure=told, complete=True)
         self._refresh()
-        files.remove_others(self._folder, {self._vectors().path.name, told and told["file"]})
+        files.remove_others(self._folder, {self._vectors().path.name, told["file"] if told else None})
 
     def _structured(self, kind: str) -> dict[str, Any]:
         rows, vectors, count = self._table.rows(ANY), self._lookup.vectors, self._about["vectors"]

@@ -9,11 +9,11 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from agreid_plugin.data.whole_files import told_undone, told_unwritten
 from agreid_plugin.errors import InputError
 
 TABLE, LOCK = "gallery.sqlite", "writer.lock"
@@ -39,7 +39,7 @@ class VectorFile:
     def append(self, known: int, vectors: np.ndarray, checksum: int) -> int:
         """Write vectors, (N, D), behind the first `known`, and return the checksum of all."""
         data = np.ascontiguousarray(vectors, dtype="<f4").tobytes()
-        with told(self.path), self.path.open("r+b" if self.path.exists() else "wb") as file:
+        with told_unwritten(self.path), self.path.open("r+b" if self.path.exists() else "wb") as file:
             file.truncate(known * self.width * BYTES)
             file.seek(0, os.SEEK_END)
             file.write(data)
@@ -69,7 +69,7 @@ class VectorFile:
 
 def make_folder(path: Path) -> None:
     """Make a folder for an index; it may exist if nothing is in it but what an interrupted creation left."""
-    with told(path):
+    with told_unwritten(path):
         path.mkdir(parents=True, exist_ok=True)
         if any(name.name != LOCK and name.name[0] != "." for name in path.iterdir()):
             raise InputError(f"{path} is not empty and no gallery index: name another folder")
@@ -108,7 +108,7 @@ def check_sum(path: Path, size: int, checksum: int) -> None:
 def file_sum(path: Path, size: int) -> int:
     """Return the checksum of the first `size` bytes of a file."""
     checksum = 0
-    with told(path), path.open("rb") as file:
+    with told_undone(path, "read"), path.open("rb") as file:
         while size and (data := file.read(min(size, BLOCK))):
             checksum = zlib.crc32(data, checksum)
             size -= len(data)
@@ -135,12 +135,3 @@ class WriterLock:
     def release(self) -> None:
         """Let others write."""
         self._base.close()
-
-
-@contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Say in one line what is wrong with a file."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None

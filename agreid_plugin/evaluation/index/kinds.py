@@ -18,11 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import faiss
 import numpy as np
 
 from agreid_plugin.errors import InputError
+
+T = TypeVar("T")
 
 UP_TO = {"flat": 100_000, "hnsw": 300_000, "ivf": 5_000_000}
 """Kind -> the largest number of images that it is chosen for."""
@@ -33,6 +36,8 @@ LONGEST_CODE = 96  # bytes
 RECALL, RECALL_AT = 0.95, 10  # what is aimed at: so much of the true 10 best
 FIRST_EFFORT = {"hnsw": 32, "ivf": 8, "pq": 8}
 LARGEST_EFFORT = 1024
+CLASSES: dict[str, type[faiss.Index]] = {"hnsw": faiss.IndexHNSW, "ivf": faiss.IndexIVFFlat, "pq": faiss.IndexIVFPQ}
+_untyped: Any = faiss  # its types lack parameters that search takes, and the array that a selector is made of
 
 
 def kind_for(images: int) -> str:
@@ -71,7 +76,7 @@ class Structure:
         width, lists = sample.shape[1], lists_for(images)
         _check_sample(kind, len(sample), lists)
         text = {"hnsw": f"HNSW{NEIGHBORS}", "ivf": f"IVF{lists},Flat", "pq": f"IVF{lists},PQ{code_bytes(width)}"}[kind]
-        index = faiss.index_factory(width, text, faiss.METRIC_INNER_PRODUCT)
+        index: Any = faiss.index_factory(width, text, faiss.METRIC_INNER_PRODUCT)
         if kind == "hnsw":
             index.hnsw.efConstruction = BUILD_EFFORT
         else:
@@ -94,7 +99,7 @@ class Structure:
     def check(self, path: Path, width: int, covered: int) -> None:
         """Refuse a file that was read and is not what was kept: of the first `covered` rows of vectors of a width."""
         index, held_out = self.index, self.held_out
-        own = self.kind in FIRST_EFFORT and (self.kind == "hnsw") == hasattr(index, "hnsw")
+        own = self.kind in CLASSES and isinstance(index, CLASSES[self.kind])
         ascending = held_out.ndim == 1 and np.all(np.diff(held_out, prepend=-1, append=index.ntotal) > 0)
         if (index.d, index.ntotal) != (width, covered) or not (own and ascending and 0 < self.effort <= self.most):
             raise InputError(f"{path} is the structure of another index: it is damaged; build the index again")
@@ -119,7 +124,7 @@ class Structure:
     @property
     def most(self) -> int:
         """The largest effort that makes sense."""
-        return LARGEST_EFFORT if self.kind == "hnsw" else self.index.nlist
+        return self.index.nlist if isinstance(self.index, faiss.IndexIVF) else LARGEST_EFFORT
 
     def search(self, queries: np.ndarray, k: int, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and rows, (Q, K) each, best first; -1 where nothing was found.
@@ -134,12 +139,12 @@ class Structure:
             mask = np.zeros(self._kept + len(self.held_out), dtype=bool)
             mask[self._numbers(rows)] = True
             bits = np.packbits(mask, bitorder="little")  # has to live as long as the selector
-            chosen = faiss.IDSelectorBitmap(bits)
+            chosen = _untyped.IDSelectorBitmap(bits)
             effort = math.ceil(effort * self.index.ntotal / max(len(rows), 1))
         if self.kind == "hnsw":
-            parameters = faiss.SearchParametersHNSW(efSearch=max(effort, k), sel=chosen)
+            parameters = _untyped.SearchParametersHNSW(efSearch=max(effort, k), sel=chosen)
         else:
-            parameters = faiss.SearchParametersIVF(nprobe=min(effort, self.most), sel=chosen)
+            parameters = _untyped.SearchParametersIVF(nprobe=min(effort, self.most), sel=chosen)
         scores, numbers = self.index.search(queries, k, params=parameters)
         return scores, self._rows(numbers)
 
@@ -163,7 +168,7 @@ def code_bytes(width: int) -> int:
     return next(size for size in range(most, 0, -1) if width % size == 0)
 
 
-def tune(find: Callable[[int], list[set]], truth: list[set], first: int, most: int) -> tuple[int, float]:
+def tune(find: Callable[[int], list[set[T]]], truth: list[set[T]], first: int, most: int) -> tuple[int, float]:
     """Double the effort until the recall is `RECALL`, or nothing is left to double. Return both.
 
     Args:
@@ -178,7 +183,7 @@ def tune(find: Callable[[int], list[set]], truth: list[set], first: int, most: i
     return effort, recall
 
 
-def recall_of(found: list[set], truth: list[set]) -> float:
+def recall_of(found: list[set[T]], truth: list[set[T]]) -> float:
     """Return the part of the true best that was found."""
     hits = sum(len(own & true) for own, true in zip(found, truth, strict=True))
     return hits / max(1, sum(map(len, truth)))

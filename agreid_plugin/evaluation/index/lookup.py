@@ -21,6 +21,39 @@ QUERIES = 64  # looked for together; bounds the memory of candidates
 
 
 @dataclass(frozen=True)
+class Approximate:
+    """A structure of the first vectors, and those that came after it.
+
+    Attributes:
+        vectors: (N, D) of length 1, on the disk perhaps.
+        structure: the structure.
+        covered: how many vectors it has.
+    """
+
+    vectors: np.ndarray
+    structure: Structure
+    covered: int
+
+    def nearest(self, queries: np.ndarray, k: int, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Look in the structure, and exactly at what came after it; see `Lookup.nearest`."""
+        found = self._structured(queries, k, None if rows is None else rows[rows < self.covered])
+        if self.covered < len(self.vectors):
+            late = np.arange(self.covered, len(self.vectors)) if rows is None else rows[rows >= self.covered]
+            found = merged(found, exact_search(self.vectors, queries, k, late))
+        there = min(k, len(self.vectors) if rows is None else len(rows))
+        short = (found[1] != MISSING).sum(axis=1) < there  # too little was looked at: these queries get all of it
+        if short.any():
+            found[0][short], found[1][short] = exact_search(self.vectors, queries[short], k, rows)
+        return found
+
+    def _structured(self, queries: np.ndarray, k: int, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        if self.structure.kind != "pq":
+            return self.structure.search(queries, k, rows)
+        _, candidates = self.structure.search(queries, max(k, min(k * CANDIDATES, self.covered)), rows)
+        return rescored(self.vectors, queries, candidates, k)
+
+
+@dataclass(frozen=True)
 class Lookup:
     """What there is to look in.
 
@@ -45,27 +78,9 @@ class Lookup:
         few = rows is not None and len(rows) <= EXACT_UP_TO
         if self.structure is None or few:
             return exact_search(self.vectors, queries, k, rows)
-        starts = range(0, len(queries), QUERIES)
-        parts = [self.approximate(queries[start : start + QUERIES], k, rows) for start in starts]
+        near = Approximate(self.vectors, self.structure, self.covered)
+        parts = [near.nearest(queries[start : start + QUERIES], k, rows) for start in range(0, len(queries), QUERIES)]
         return np.concatenate([scores for scores, _ in parts]), np.concatenate([found for _, found in parts])
-
-    def approximate(self, queries: np.ndarray, k: int, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Look in the structure, and exactly at what came after it; see `nearest`."""
-        found = self._structured(queries, k, None if rows is None else rows[rows < self.covered])
-        if self.covered < len(self.vectors):
-            late = np.arange(self.covered, len(self.vectors)) if rows is None else rows[rows >= self.covered]
-            found = merged(found, exact_search(self.vectors, queries, k, late))
-        there = min(k, len(self.vectors) if rows is None else len(rows))
-        short = (found[1] != MISSING).sum(axis=1) < there  # too little was looked at: these queries get all of it
-        if short.any():
-            found[0][short], found[1][short] = exact_search(self.vectors, queries[short], k, rows)
-        return found
-
-    def _structured(self, queries: np.ndarray, k: int, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        if self.structure.kind != "pq":
-            return self.structure.search(queries, k, rows)
-        _, candidates = self.structure.search(queries, max(k, min(k * CANDIDATES, self.covered)), rows)
-        return rescored(self.vectors, queries, candidates, k)
 
 
 def structured(
@@ -82,7 +97,7 @@ def structured(
     learned, held_out = sample_rows(kind, rows)
     structure = Structure.learned(kind, np.array(vectors[learned]), len(rows))
     structure.add(blocks, held_out)
-    recall = measured(Lookup(vectors, structure, len(vectors)), held_out, rows)
+    recall = measured(Approximate(vectors, structure, len(vectors)), held_out, rows)
     if len(held_out):
         structure.add_held_out(np.array(vectors[held_out]))
     return structure, recall
@@ -96,7 +111,7 @@ def sample_rows(kind: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(shuffled[held : held + max(learned, 1)]), np.sort(shuffled[:held])
 
 
-def measured(lookup: Lookup, held_out: np.ndarray, rows: np.ndarray) -> float | None:
+def measured(lookup: Approximate, held_out: np.ndarray, rows: np.ndarray) -> float | None:
     """Set the effort of a structure by its recall on held-out rows, and return that; None without such rows.
 
     Args:
@@ -110,9 +125,9 @@ def measured(lookup: Lookup, held_out: np.ndarray, rows: np.ndarray) -> float | 
     truth = [set(found.tolist()) for found in exact_search(lookup.vectors, queries, RECALL_AT, others)[1]]
     chosen = None if len(rows) == len(lookup.vectors) else others
 
-    def find(effort: int) -> list[set]:
+    def find(effort: int) -> list[set[int]]:
         lookup.structure.effort = effort
-        return [set(found.tolist()) for found in lookup.approximate(queries, RECALL_AT, chosen)[1]]
+        return [set(found.tolist()) for found in lookup.nearest(queries, RECALL_AT, chosen)[1]]
 
     lookup.structure.effort, recall = tune(find, truth, lookup.structure.effort, lookup.structure.most)
     return recall

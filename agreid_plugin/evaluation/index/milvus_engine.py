@@ -75,11 +75,6 @@ class MilvusIndex(GalleryIndex):
             milvus.close()
         return cls(uri, write=True, token=token, building=True)
 
-    @property
-    def wanted(self) -> str | None:
-        """The kind that was asked for; None is chosen by size."""
-        return self._about["kind"]
-
     def build(self, chunks: Iterable[Chunk]) -> None:
         """Take in the chunks that are not in, and finish: an interrupted build goes on where it was."""
         self._require_writing()
@@ -139,7 +134,7 @@ class MilvusIndex(GalleryIndex):
             for hits in self._hits(queries, k, where.milvus(), FIELDS)
         ]
 
-    def _hits(self, queries: np.ndarray, k: int, where: str, fields: list[str]) -> Iterator[list[dict]]:
+    def _hits(self, queries: np.ndarray, k: int, where: str, fields: list[str]) -> Iterator[list[dict[str, Any]]]:
         if k > MOST:
             raise InputError(f"k={k}: Milvus gives {MOST - 1} results of a query at most")
         params = self._looking(k, where)
@@ -174,8 +169,8 @@ class MilvusIndex(GalleryIndex):
         return gone
 
     def _take(self, chunk: Chunk) -> int:
-        chunk = self._made(chunk)
-        rows = [to_row(entry, vector) for entry, vector in zip(chunk.entries, chunk.vectors, strict=True)]
+        made = self._made(chunk)
+        rows = [to_row(entry, vector) for entry, vector in zip(made.entries, made.vectors, strict=True)]
         for start in range(0, len(rows), ROWS):
             with self._milvus.told():
                 self._milvus.client.upsert(self._milvus.name, rows[start : start + ROWS])
@@ -206,7 +201,7 @@ class MilvusIndex(GalleryIndex):
 
         most = LARGEST_EFFORT if kind == "hnsw" else lists
 
-        def find(effort: int) -> list[set]:
+        def find(effort: int) -> list[set[str]]:
             self._about["structure"] = {"kind": kind, "effort": effort, "most": most, "recall": None}
             return self._found(queries)
 
@@ -232,7 +227,7 @@ class MilvusIndex(GalleryIndex):
             moved.append(image + (near[-1] - near[len(near) // 2]) / 2**0.5)
         return unit_vectors(np.stack(moved), "query")
 
-    def _found(self, queries: np.ndarray) -> list[set]:
+    def _found(self, queries: np.ndarray) -> list[set[str]]:
         return [{hit["path"] for hit in hits} for hits in self._hits(queries, RECALL_AT, "", [])]
 
     def _tell(self, **values: Any) -> None:

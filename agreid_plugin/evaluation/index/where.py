@@ -55,11 +55,13 @@ class Where:
         """Tells the conditions from others."""
         return json.dumps([self.sql()[0], *self.sql()[1]])
 
-    def sql(self) -> tuple[str, list]:
+    def sql(self) -> tuple[str, list[str | float]]:
         """Return a condition of SQLite and its values; `1` for no condition."""
-        parts, values = [], []
+        parts: list[str] = []
+        values: list[str | float] = []
         if self.view is not None:
-            parts, values = ["view = ?"], [int(self.view)]
+            parts.append("view = ?")
+            values.append(int(self.view))
         for column, wanted in (("camera", self.cameras), ("pid", self.pids), ("path", self.paths)):
             if wanted:  # one value however many they are: SQLite limits their number
                 parts.append(f"{column} IN (SELECT value FROM json_each(?))")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def draw_experts(shares: Sequence[Shares], title: str, history: History | None =
     high = max(0.17 * max(len(each.experts) for each in shares) + 0.75, 1.5)
     lower = 1.9 if history else 0.0
     drawing = figure(7.2, 0.5 + len(rows) * (high + lower))
-    for drawn, row in zip(np.atleast_1d(drawing.subfigures(len(rows), 1)), rows, strict=True):
+    for drawn, row in zip(drawing.subfigures(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
         parts = drawn.subfigures(2, 1, height_ratios=(high, lower)) if history else [drawn]
         _maps(parts[0], row)
         if history:
@@ -107,7 +107,7 @@ def _views(axes: Axes, each: Shares) -> None:
     for view, members in groupby(each.cameras, key=lambda camera: camera[0]):
         count = len(list(members))
         known = None if view == UNKNOWN else View(view)
-        span = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        span: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.plot((start + 0.1, start + count - 0.1), (-0.15, -0.15), color=OF_VIEW[known], lw=2.5, **span)
         words = ["" if known is None else known.name.lower(), "cameras" if count >= SPACIOUS else ""]
         axes.text(start + count / 2, -0.18, " ".join(words).strip(), ha="center", va="top", fontsize=7, **span)

@@ -59,8 +59,8 @@ def step_of(line: Line) -> float | None:
 
 def series(lines: Sequence[Line], name: str) -> tuple[list[float], list[float]]:
     """Return the steps and values of a number."""
-    pairs = [(step_of(line), line[name]) for line in lines if isinstance(line.get(name), int | float)]
-    kept = dict(pair for pair in pairs if pair[0] is not None)
+    pairs = ((step_of(line), line[name]) for line in lines if isinstance(line.get(name), int | float))
+    kept = {step: value for step, value in pairs if step is not None}
     return list(kept), list(kept.values())
 
 

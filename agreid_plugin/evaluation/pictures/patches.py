@@ -145,6 +145,8 @@ def _heat(axes: Axes, pixels: np.ndarray, heat: np.ndarray, most: float) -> Scal
 
 def relative_attention(looked: Looked) -> np.ndarray:
     """Return the attention of each patch over that of the mean one: (R, K)."""
+    if looked.attention is None:
+        raise ValueError(f"{looked.record.path}: nothing is known of the attention to its patches")
     return (looked.attention / looked.attention.mean()).reshape(looked.grid)
 
 

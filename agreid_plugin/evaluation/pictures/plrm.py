@@ -51,7 +51,7 @@ def draw_plrm(plrm: PLRM, images: np.ndarray, made: np.ndarray, title: str) -> F
     count, rows, cols = images.shape[:3]
     wide = (1 + len(made)) * (WIDTH + 0.06)
     drawing = figure(wide + MAP_WIDTH, 0.75 + count * (WIDTH * rows / cols + 0.06))
-    left, right = drawing.subfigures(1, 2, width_ratios=(wide, MAP_WIDTH))
+    left, right = drawing.subfigures(1, 2, squeeze=False, width_ratios=(wide, MAP_WIDTH))[0]
     panels = left.subplots(count, 1 + len(made), squeeze=False)
     for number, row in enumerate(panels):
         for axes, pixels in zip(row, [images[number], *made[:, number]], strict=True):

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from agreid_plugin.evaluation.pictures.style import RIGHT, WRONG
 from agreid_plugin.evaluation.rank_lists import RankList
-from agreid_plugin.evaluation.showing import INK, THUMBNAIL, mounted, wrapped
+from agreid_plugin.evaluation.showing import INK, THUMBNAIL, Font, mounted, wrapped
 from agreid_plugin.types import UNKNOWN, Record
 
 PAPER, FAINT = (255, 255, 255), (106, 106, 112)
@@ -116,5 +116,5 @@ def _write(pen: ImageDraw.ImageDraw, corner: tuple[int, int], lines: Sequence[st
 
 
 @cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
+def _font(size: int) -> Font:
     return ImageFont.load_default(size=size)

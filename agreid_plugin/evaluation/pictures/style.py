@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from PIL import Image
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#C9B800")
 """Okabe and Ito's colors, the yellow a little darker than theirs: it is drawn on white."""
@@ -65,10 +65,10 @@ def figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches, whose parts keep clear of each other."""
     _matplotlib()
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    drawing = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
-    drawing.get_layout_engine().set(w_pad=0.03, h_pad=0.03, wspace=0.01, hspace=0.01)
-    return drawing
+    layout = ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.01, hspace=0.01)
+    return Figure(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
 
 
 def bare(axes: Axes, title: str = "") -> None:
