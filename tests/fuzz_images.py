@@ -14,7 +14,6 @@ from PIL import Image
 
 from agreid_plugin.data.check import broken_images
 from agreid_plugin.data.images import read_image
-from agreid_plugin.types import Record
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (24, 16, 3), dtype=np.uint8)
 MODES = {
@@ -52,7 +51,7 @@ def _file(kind: str) -> Callable[[Path], Path]:
 
 def _read(file: Path) -> None:
     """Read an image as training and `fastreid data check` do."""
-    broken_images([Record(str(file), 1)], progress=False)
+    broken_images([str(file)], progress=False)
     found = read_image(file)
     assert found.mode == "RGB"
     assert np.asarray(found).shape == (found.height, found.width, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.io
@@ -168,7 +169,7 @@ def _qut_structs(path: Path) -> list[dict[str, np.ndarray]]:
     return structs
 
 
-def _qut_pid(path: str | Path, value: object) -> int:
+def _qut_pid(path: str | Path, value: Any) -> int:
     # Numbers arrive as doubles, texts either as digits or as P0001T04041A0.
     try:
         return int("".join(filter(str.isdigit, value))) if isinstance(value, str) else int(value)

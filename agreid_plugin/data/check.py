@@ -19,7 +19,7 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.protocols import Protocol, select, unmatched, usable
 from agreid_plugin.data.protocols.reading import property_of
 from agreid_plugin.data.yaml_files import read_yaml
-from agreid_plugin.types import Record, View
+from agreid_plugin.types import View
 
 PUBLISHED = Path(__file__).with_name("published.yml")
 TEST = ("query", "gallery", "test")
@@ -104,7 +104,8 @@ def check(dataset: Dataset, *, images: bool = True, progress: bool = True, publi
     problems = [str(count) for count in counts if not count.matches]
     problems += _skipped(dataset) + _overlap(dataset)
     problems += [line for result in results.values() for line in result.problems]
-    problems += broken_images(dataset.records, progress) if images else []
+    faults = broken_images((record.path for record in dataset.records), progress) if images else {}
+    problems += [f"{path}: {fault}" for path, fault in faults.items()]
     notes = [*dataset.notes, *(note for result in results.values() for note in result.notes), *refused.values()]
     return Report(
         dataset.name,
@@ -136,13 +137,13 @@ def _size(path: str) -> int:
     return os.path.getsize(path) if os.path.isfile(path) else -1  # a link to nowhere, which decoding tells of
 
 
-def broken_images(records: Iterable[Record], progress: bool = True) -> list[str]:
-    """Decode every image and return a line for each that cannot be."""
-    paths = sorted({record.path for record in records})
+def broken_images(paths: Iterable[str], progress: bool = True) -> dict[str, str]:
+    """Decode every image and return path -> what is wrong with it, for those that cannot be."""
+    paths = sorted(set(paths))
     # Pillow decodes outside the interpreter's lock, so threads use all cores.
     with _strict_decoding(), ThreadPoolExecutor(os.cpu_count()) as pool:
         faults = tqdm(pool.map(_fault, paths), total=len(paths), desc="decoding", unit="img", disable=not progress)
-        return [f"{path}: {fault}" for path, fault in zip(paths, faults, strict=True) if fault]
+        return {path: fault for path, fault in zip(paths, faults, strict=True) if fault}
 
 
 @contextmanager
@@ -168,7 +169,7 @@ def _fault(path: str) -> str:
 
 
 def _split_counts(dataset: Dataset, figures: Mapping[str, Mapping[str, Any]]) -> Iterator[Count]:
-    groups = {split: (split,) for split in dataset.splits}
+    groups: dict[str, tuple[str, ...]] = {split: (split,) for split in dataset.splits}
     if "query" in groups:
         groups["test"] = ("query", "gallery")
     for name, splits in groups.items():

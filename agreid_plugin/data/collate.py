@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from agreid_plugin.types import UNKNOWN, Batch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,22 +41,24 @@ class Sample:
 
 def collate(samples: Sequence[Sample]) -> Batch:
     """Stack samples of one dataset into a batch."""
-    attributes = [sample.attributes for sample in samples]
-    tokens = [sample.tokens for sample in samples]
+    attributes = _all_or_none([sample.attributes for sample in samples], samples, "attributes")
+    tokens = _all_or_none([sample.tokens for sample in samples], samples, "tokens")
     return Batch(
         images=torch.stack([sample.image for sample in samples]),
         pids=torch.tensor([int(sample.pid) for sample in samples]),
         cameras=torch.tensor([int(sample.camera) for sample in samples]),
         views=torch.tensor([int(sample.view) for sample in samples]),
         platforms=torch.tensor([int(sample.platform) for sample in samples]),
-        attributes=None if _absent(attributes, samples, "attributes") else torch.tensor(attributes),
-        tokens=None if _absent(tokens, samples, "tokens") else torch.stack(tokens),
+        attributes=None if attributes is None else torch.tensor(attributes),
+        tokens=None if tokens is None else torch.stack(tokens),
         paths=tuple(sample.path for sample in samples),
     )
 
 
-def _absent(values: list, samples: Sequence[Sample], what: str) -> bool:
-    missing = [sample.path for sample, value in zip(samples, values, strict=True) if value is None]
-    if missing and len(missing) < len(samples):
-        raise ValueError(f"{missing[0]} has no {what}, while others of its batch have")
-    return bool(missing)
+def _all_or_none(values: Sequence[T | None], samples: Sequence[Sample], what: str) -> list[T] | None:
+    """Return what every sample has, None if none has it."""
+    given = [value for value in values if value is not None]
+    if given and len(given) < len(values):
+        missing = next(sample.path for sample, value in zip(samples, values, strict=True) if value is None)
+        raise ValueError(f"{missing} has no {what}, while others of its batch have")
+    return given or None

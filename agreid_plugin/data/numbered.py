@@ -21,7 +21,7 @@ class NumberedIndex(int):
 
     seed: tuple[int, ...]
 
-    def __new__(cls, index: int, seed: tuple[int, ...] = ()):
+    def __new__(cls, index: int, seed: tuple[int, ...] = ()) -> NumberedIndex:
         """Make the index."""
         made = super().__new__(cls, index)
         made.seed = seed

@@ -83,8 +83,8 @@ def _each_seen(found: Iterator[Picture], views: Iterable[Any]) -> Iterator[Pictu
     nothing = object()
     views = views.tolist() if isinstance(views, np.ndarray | Tensor) else views
     for place, (picture, view) in enumerate(zip_longest(found, views, fillvalue=nothing)):
-        if picture is nothing or view is nothing:
-            more, fewer = ("views", "images") if picture is nothing else ("images", "views")
+        if not isinstance(picture, Picture) or view is nothing:
+            more, fewer = ("images", "views") if view is nothing else ("views", "images")
             raise InputError(f"there are more {more} than {fewer}, of which there are {place}: give one view an image")
         yield _seen(picture, view)
 

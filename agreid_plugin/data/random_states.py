@@ -13,10 +13,16 @@ import torch
 
 def random_state() -> dict[str, Any]:
     """Return the state of Python's, NumPy's and torch's generators in this process, as tensors and plain values."""
-    name, keys, *rest = np.random.get_state()
+    numpy = np.random.get_state(legacy=False)
     return {
         "python": random.getstate(),
-        "numpy": (name, keys.tolist(), *rest),
+        "numpy": (
+            numpy["bit_generator"],
+            numpy["state"]["key"].tolist(),
+            numpy["state"]["pos"],
+            numpy["has_gauss"],
+            numpy["gauss"],
+        ),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
     }

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from agreid_plugin.errors import InputError
+
+Pid = TypeVar("Pid", int, str)
 
 
 class Plan(Protocol):
@@ -39,18 +41,20 @@ class ViewBalancedIdentities:
         processes: how many share a batch, each getting whole identities.
     """
 
-    def __init__(self, pids: Sequence, views: Sequence[int], batch_size: int, per_identity: int, processes: int = 1):
+    def __init__(
+        self, pids: Sequence[Pid], views: Sequence[int], batch_size: int, per_identity: int, processes: int = 1
+    ):
         self.per_identity = per_identity
         self.identities_per_batch = _identities_in(batch_size, per_identity, processes)
-        self._images: dict = {}
+        images: dict[Pid, dict[int, list[int]]] = {}
         for index, (pid, view) in enumerate(zip(pids, views, strict=True)):
-            self._images.setdefault(pid, {}).setdefault(int(view), []).append(index)
-        self._identities = sorted(self._images)
-        _require_identities(len(self._identities), self.identities_per_batch, batch_size, per_identity)
+            images.setdefault(pid, {}).setdefault(int(view), []).append(index)
+        self._images = [images[pid] for pid in sorted(images)]
+        _require_identities(len(images), self.identities_per_batch, batch_size, per_identity)
 
     def __len__(self) -> int:
         """Batches in a round."""
-        return math.ceil(len(self._identities) / self.identities_per_batch)
+        return math.ceil(len(self._images) / self.identities_per_batch)
 
     def stream(self, seed: int, start: int = 0) -> Iterator[list[int]]:
         """Yield the batches from number `start` on, round after round without end."""
@@ -62,13 +66,13 @@ class ViewBalancedIdentities:
     def round(self, seed: int, number: int) -> Iterator[list[int]]:
         """Yield the batches of one round, the same for every process that asks with the same seed."""
         rng = np.random.default_rng((seed, number))
-        order = rng.permutation(len(self._identities))
+        order = rng.permutation(len(self._images))
         order = np.concatenate([order, order[: len(self) * self.identities_per_batch - len(order)]])
         for identities in order.reshape(len(self), self.identities_per_batch):
-            yield [index for identity in identities for index in self._draw(self._identities[identity], rng)]
+            yield [index for identity in identities for index in self._draw(self._images[identity], rng)]
 
-    def _draw(self, pid, rng: np.random.Generator) -> list[int]:
-        views = self._images[pid]
+    def _draw(self, views: dict[int, list[int]], rng: np.random.Generator) -> list[int]:
+        """Draw K images of a person, given those of each view."""
         names = [sorted(views)[i] for i in rng.permutation(len(views))]
         shares = [self.per_identity // len(names)] * len(names)
         for extra in range(self.per_identity - sum(shares)):
@@ -90,10 +94,10 @@ class RandomIdentities:
         processes: how many share a batch; an identity may be drawn for several of them.
     """
 
-    def __init__(self, pids: Sequence, batch_size: int, per_identity: int, processes: int = 1):
+    def __init__(self, pids: Sequence[Pid], batch_size: int, per_identity: int, processes: int = 1):
         self.per_identity, self.processes = per_identity, processes
         self.identities_per_process = _identities_in(batch_size, per_identity, processes) // processes
-        images: dict = {}
+        images: dict[Pid, list[int]] = {}
         for index, pid in enumerate(pids):
             images.setdefault(pid, []).append(index)
         self._images = [images[pid] for pid in sorted(images)]
@@ -176,7 +180,7 @@ class EndlessViewBalancedSampler(Sampler[int]):
 
     def __init__(
         self,
-        pids: Sequence,
+        pids: Sequence[Pid],
         views: Sequence[int],
         batch_size: int,
         per_identity: int,
@@ -209,7 +213,8 @@ class EpochSampler(Sampler[int]):
         self.plan, self.batches, self.batch_size = plan, batches, batch_size
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self._start = 0
-        self._next, self._stream = -1, iter(())
+        self._next = -1
+        self._stream: Iterator[list[int]] = iter(())
 
     def set_epoch(self, number: int) -> None:
         """Choose the epoch that the next iteration draws."""

@@ -59,8 +59,8 @@ def told_crash(error: BaseException) -> InputError | None:
         return None
     _tell_once()
     processes = [int(number) for number in re.findall(r"\d+", found[1])]
-    files = [book.last_file(process) for book in _logbooks for process in processes]
-    files = sorted({file for file in files if file is not None})
+    noted = {book.last_file(process) for book in _logbooks for process in processes}
+    files = sorted(file for file in noted if file is not None)
     how = found[2].strip().removeprefix("is ") or "exited"
     hint = next((f" ({text})" for word, text in HINTS.items() if word in how), "")
     at = f"the last file it worked on is {', '.join(files)}" if files else "it had not taken up a file yet"

@@ -21,7 +21,7 @@ class PlainLoader(yaml.SafeLoader):
 
     _depth = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Refuse what is nested deeper than any file of ours."""
         self._depth += 1
         if self._depth > DEEPEST:
@@ -30,10 +30,10 @@ class PlainLoader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
-    def compose_document(self) -> yaml.Node:
+    def compose_document(self) -> yaml.Node | None:
         """Refuse aliases that name what they stand in, or that multiply without end."""
         node = super().compose_document()
-        if _values(node, {}) > MOST_VALUES:
+        if node is not None and _values(node, {}) > MOST_VALUES:
             raise yaml.composer.ComposerError(
                 None, None, f"its aliases stand for more than {MOST_VALUES:,} values", node.start_mark
             )

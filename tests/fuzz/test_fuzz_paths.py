@@ -13,7 +13,6 @@ from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.files import leaves, list_images
 from agreid_plugin.data.protocols import read_protocols
 from agreid_plugin.errors import InputError
-from agreid_plugin.types import Record
 
 OUTSIDE = [
     "../x.jpg",
@@ -111,7 +110,7 @@ def test_a_pipe_is_no_file(tmp_path):
         assert "not a file" in refusal(lambda: load("TAG-PEDES", tmp_path), "train_reid.json")
         assert "not a file" in refusal(lambda: read_protocols(tmp_path / "train_reid.json"), "train_reid.json")
         assert [record.pid for record in load("folder", tmp_path).records] == [2]
-        assert broken_images([Record(str(tmp_path / "1_c1.jpg"), 1)], progress=False)
+        assert broken_images([str(tmp_path / "1_c1.jpg")], progress=False)
 
 
 def test_a_link_to_nowhere_is_a_broken_image(tmp_path):

@@ -48,7 +48,7 @@ class AugmentationPool(Augmentation):
             raise InputError(f"number={number!r} should be a whole number of operations, 0 or more")
         if len(ratio) != 2 or not 0 < ratio[0] <= ratio[1]:
             raise InputError(f"ratio={ratio!r} should be the least and the largest width by height")
-        self.number, self.ratio = number, tuple(ratio)
+        self.number, self.ratio = number, (ratio[0], ratio[1])
         self.names = tuple(OPERATIONS if operations is None else operations)
         for name in self.names:
             if name not in OPERATIONS:
@@ -90,7 +90,7 @@ def rotate(image: Tensor, generator: Generator | None) -> Tensor:
 def crop(image: Tensor, generator: Generator | None, ratio: tuple[float, float] = CROP_RATIO) -> Tensor:
     """Cut out most of the image and bring it back to size, bilinearly."""
     height, width = image.shape[1:]
-    found = _rectangle(height, width, CROP_AREA, tuple(1 / r for r in reversed(ratio)), generator)
+    found = _rectangle(height, width, CROP_AREA, (1 / ratio[1], 1 / ratio[0]), generator)
     top, left, rows, columns = found or _central(height, width, ratio)
     part = image[None, :, top : top + rows, left : left + columns]
     return F.interpolate(part, (height, width), mode="bilinear", antialias=True, align_corners=False)[0]
@@ -110,7 +110,8 @@ def erase(image: Tensor, generator: Generator | None) -> Tensor:
     """Blacken a rectangle, or not."""
     if not _happens(ERASE, generator):
         return image
-    found = _rectangle(*image.shape[1:], ERASED_AREA, ERASED_RATIO, generator)
+    height, width = image.shape[1:]
+    found = _rectangle(height, width, ERASED_AREA, ERASED_RATIO, generator)
     if found is None:
         return image
     top, left, rows, columns = found

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from agreid_plugin.data.datasets.files import parse_json, shown
 from agreid_plugin.data.whole_files import told_unwritten, whole_file
@@ -71,12 +71,11 @@ class Journal:
         self.path = path
         self.done: dict[tuple[str, int], Caption] = {}
         self._settings = dict(settings)
-        self._file = None
 
     def __enter__(self) -> Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         begun = self.path.exists() and self._read()
-        self._file = self.path.open("a", encoding="utf-8", newline="\n")
+        self._file: TextIO = self.path.open("a", encoding="utf-8", newline="\n")
         if not begun:
             self._write({"settings": self._settings})
         return self

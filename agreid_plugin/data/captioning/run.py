@@ -95,12 +95,12 @@ def write_captions(
         )
     write_atomically(sidecar(out, "report.json"), json.dumps(report.as_dict(), indent=1, ensure_ascii=False) + "\n")
     refuse_existing(out)
-    write_atomically(out, json.dumps(annotations(subjects, captions), indent=1, ensure_ascii=False) + "\n")
+    write_atomically(out, json.dumps(annotate(subjects, captions), indent=1, ensure_ascii=False) + "\n")
     journal.path.unlink()
     return report
 
 
-def annotations(subjects: Sequence[Subject], captions: Sequence[Caption]) -> list[dict[str, Any]]:
+def annotate(subjects: Sequence[Subject], captions: Sequence[Caption]) -> list[dict[str, Any]]:
     """Return TAG-PEDES's entries; images without a caption have none, an unknown view no `cam_id`."""
     texts: dict[str, list[str]] = {}
     for caption in captions:

@@ -92,12 +92,8 @@ def large_enough(subjects: Iterable[Subject], min_pixels: int) -> list[Subject]:
 
 def unreadable(subjects: Iterable[Subject], progress: bool = False) -> dict[str, str]:
     """Decode every image and return `file_path` -> why, for those that cannot be."""
-    subjects = list(subjects)
-    faults = {}
-    for line in broken_images(subjects, progress):
-        subject = next(subject for subject in subjects if line.startswith(f"{subject.path}: "))
-        faults[subject.file_path] = line.removeprefix(f"{subject.path}: ")
-    return faults
+    names = {subject.path: subject.file_path for subject in subjects}
+    return {names[path]: fault for path, fault in broken_images(names, progress).items()}
 
 
 def with_attributes(subjects: Sequence[Subject], file: str | Path) -> list[Subject]:
@@ -108,8 +104,8 @@ def with_attributes(subjects: Sequence[Subject], file: str | Path) -> list[Subje
     used: set[str] = set()
     described = []
     for subject in subjects:
-        keys = [people.get(subject.name or str(subject.pid)), subject.file_path if subject.file_path in told else None]
-        keys = [key for key in keys if key is not None]
+        person = people.get(subject.name or str(subject.pid))
+        keys = [key for key in (person, subject.file_path) if key is not None and key in told]
         used.update(keys)
         more = {name: value for key in keys for name, value in told[key].items()}
         described.append(replace(subject, attributes={**subject.attributes, **more}))

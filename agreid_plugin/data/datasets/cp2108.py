@@ -161,7 +161,8 @@ def _by_key(path: Path, kind: type) -> dict[Key, Any]:
             raise InputError(f"{path}: key {shown(text)!r} is not like 12_0_1 (pid_view_time)")
         if not isinstance(value, kind):
             raise InputError(f"{path}: {text!r} is a {type(value).__name__}, expected a {kind.__name__}")
-        key = tuple(map(int, match.groups()))
+        pid, view, time = map(int, match.groups())
+        key = pid, view, time
         if key in found:
             raise InputError(f"{path}: {text!r} is there twice, once with other zeros in front; keep one")
         found[key] = value

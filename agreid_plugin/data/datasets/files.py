@@ -42,7 +42,10 @@ def list_images(folder: Path) -> list[Path]:
 
     Links to folders are followed. A folder that several lead to is read once, so that links in a circle come to an end.
     """
-    found, seen, folders, links = [], set(), [os.fspath(folder)], []
+    found: list[Path] = []
+    seen: set[str] = set()
+    folders: list[str] = [os.fspath(folder)]
+    links: list[str] = []
     while folders or links:
         where = folders.pop() if folders else links.pop()
         place = os.path.realpath(where)

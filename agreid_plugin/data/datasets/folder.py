@@ -77,6 +77,13 @@ def _groups(path: Path, folder: Path, grammar: re.Pattern[str], identity_folders
 
 
 def _row(path: Path, split: str, groups: dict[str, str]) -> own.Row:
-    told = {name: groups.get(name, "") for name in WORDS}
-    tags = {name: text for name, text in groups.items() if name not in WORDS}
-    return own.Row(where=path.name, path=str(path), split=split, tags=tags, **told)
+    return own.Row(
+        where=path.name,
+        path=str(path),
+        pid=groups["pid"],
+        split=split,
+        camera=groups.get("camera", ""),
+        view=groups.get("view", ""),
+        platform=groups.get("platform", ""),
+        tags={name: text for name, text in groups.items() if name not in WORDS},
+    )

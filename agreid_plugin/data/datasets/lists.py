@@ -45,7 +45,7 @@ def _existing(tree: Tree, lists: Mapping[str, str]) -> list[Path]:
 def _read(tree: Tree, file: Path, folder: Path, grammar: Grammar) -> dict[str, Record]:
     lines = tree.listed(file)
     tree.refuse_missing(file, [line for line in lines if not os.path.isfile(folder / line)], len(lines))
-    found = {}
+    found: dict[str, Record] = {}
     for split in ("query", "gallery"):
         paths = [folder / line for line in lines if line.startswith("query") == (split == "query")]
         records = tree.records(split, paths, grammar)

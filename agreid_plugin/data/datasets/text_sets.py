@@ -99,7 +99,7 @@ def _told(text_set: TextSet, where: str, entry: dict[str, Any]) -> dict[str, Any
         raise InputError(f"{where}: {TRANSLATIONS} has to be a list of texts, one for each caption")
     if label is not None and not (isinstance(label, int | float) and label in VIEWS):
         raise InputError(f"{where}: cam_id is {shown(repr(label))}, expected 0 for aerial or 1 for ground")
-    view = text_set.view if label is None else VIEWS[label]
+    view = text_set.view if label is None else VIEWS[int(label)]
     return {"pid": entry["id"], "split": entry["split"], "view": view, "captions": tuple(captions)}
 
 

@@ -99,9 +99,9 @@ def _protocol(path: Path, dataset: str, name: str, row: Any) -> Protocol:
     _all_known(f"{where}: hiding rule", hide, RULES)
     if not row.get("source"):
         raise InputError(f"{where}: no source, say where the protocol was read")
-    filters = {side: _filter(f"{where}: {side} filter", row.get(side, {})) for side in ("query", "gallery")}
+    query, gallery = (_filter(f"{where}: {side} filter", row.get(side, {})) for side in ("query", "gallery"))
     texts = {"list_file" if key == "list" else key: row[key] for key in TEXTS if key in row}
-    return Protocol(dataset, name, hide=hide, **filters, **texts)
+    return Protocol(dataset, name, query, gallery, hide, **texts)
 
 
 def _filter(where: str, given: Any) -> Filter:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from agreid_plugin.data.synth.body import BLACK, Pose, Skeleton
 from agreid_plugin.data.synth.people import Person
 from agreid_plugin.data.synth.solids import Builder, Material
+from agreid_plugin.data.synth.vocabulary import darker
 
 STEEL = (0.3, 0.3, 0.32)
 
@@ -114,7 +115,7 @@ def _add_umbrella(builder: Builder, person: Person, pose: Pose, joints: Skeleton
     """Add the umbrella over the shoulder of the free hand when open, hanging from it when folded."""
     scale, hand = joints.scale, _hand(joints, -person.side)
     color = person.colors["umbrella"]
-    cloth = builder.material(Material("umbrella", color, tuple(0.6 * c for c in color), "gores", wrinkle=0.1))
+    cloth = builder.material(Material("umbrella", color, darker(color, 0.6), "gores", wrinkle=0.1))
     if not pose.umbrella_open:
         builder.limb(hand, hand - np.array((0, 0, 0.55 * scale)), (0.028, 0.012), cloth)
         return

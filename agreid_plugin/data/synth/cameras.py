@@ -195,4 +195,5 @@ def rectangles(low: NDArray, high: NDArray, shape: tuple[int, int]) -> NDArray[n
 def covered(view: Viewpoint, solids: Solids, box: Box, shape: tuple[int, int]) -> NDArray[np.int64]:
     """Return the pixels each solid may cover in a picture of `box`, (K, 4)."""
     step = box.width / shape[1], box.height / shape[0]
-    return rectangles(*((edge - (box.left, box.top)) / step for edge in extent(view, solids)), shape)
+    low, high = ((edge - (box.left, box.top)) / step for edge in extent(view, solids))
+    return rectangles(low, high, shape)

@@ -59,8 +59,14 @@ def draw_light(rng: np.random.Generator, night: bool, indoor: bool) -> Light:
     flat = np.cos(elevation)
     direction = np.array((flat * np.cos(azimuth), flat * np.sin(azimuth), np.sin(elevation)))
     bounce = 0.3 * sky + 0.14 * sun * direction[2]
-    parts = (part.astype(np.float32) for part in (sun, sky, bounce))
-    return Light(direction, *parts, softness + 0.1 * overcast, night)
+    return Light(
+        direction=direction,
+        sun=sun.astype(np.float32),
+        sky=sky.astype(np.float32),
+        bounce=bounce.astype(np.float32),
+        softness=softness + 0.1 * overcast,
+        night=night,
+    )
 
 
 @dataclass(frozen=True)
@@ -75,8 +81,8 @@ class ShadowMap:
     def _cells(self, points: Array) -> tuple[Array, Array]:
         """Return the points' places on the square in cells, (2, n), and their depth, (n,)."""
         away = points - CENTER.astype(np.float32)[:, None]
-        place = np.stack([sum(axis[i] * away[i] for i in range(3)) for axis in self.side])
-        return (place + REACH) * np.float32(CELLS / (2 * REACH)) - 0.5, REACH - _dot(self.toward, away)
+        place = np.stack([_dot(axis, away) for axis in self.side]) + np.float32(REACH)
+        return place * np.float32(CELLS / (2 * REACH)) - np.float32(0.5), np.float32(REACH) - _dot(self.toward, away)
 
     def on_solids(self, points: Array) -> Array:
         """Return how much of the light is kept from points on solids, (n,): the mean over the four cells around."""

@@ -39,14 +39,15 @@ def make_missing(
     if not ids:
         return
     ids_key, root_key = (f"{key}.IDS", "DATASETS.ROOT") if key.isupper() else (f"{key}.ids", "data_root")
-    options = {"ids": ids, "images_per_id": images_per_id, "size": list(size), "seed": seed}
+    height, width = size
+    options = {"ids": ids, "images_per_id": images_per_id, "size": [height, width], "seed": seed}
     for name in sorted(set(datasets)):
         layout = _layout_of(name, ids_key)
         folder = Path(root) / folder_of(layout)
         if folder.is_dir() and any(folder.iterdir()):
             _check_same(folder, options | {"layout": layout}, ids_key, root_key)
         else:
-            make_agsynth(root, **options | {"size": tuple(size), "layout": layout})
+            make_agsynth(root, ids=ids, images_per_id=images_per_id, size=(height, width), layout=layout, seed=seed)
 
 
 def _layout_of(dataset: str, key: str) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from agreid_plugin.data.synth.streams import FAMILY, PERSON, stream
-from agreid_plugin.data.synth.vocabulary import ATTRIBUTES, COLORS, HAIR, SKIN, linear
+from agreid_plugin.data.synth.vocabulary import ATTRIBUTES, COLORS, HAIR, SKIN, Color, linear
 
 FAMILY_SIZE = 4
 SAME_COLOR = 0.6  # chance that a garment takes the family's color
@@ -76,7 +76,7 @@ class Person:
     """
 
     attributes: Mapping[str, str]
-    colors: Mapping[str, tuple[float, float, float]]
+    colors: Mapping[str, Color]
     height: float
     girth: float
     stride: float
@@ -193,7 +193,7 @@ def _draw_belongings(rng: np.random.Generator, drawn: Mapping[str, str]) -> dict
     return {"bag": bag, "umbrella": umbrella, "phone": phone} | absent
 
 
-def _shades(rng: np.random.Generator, attributes: Mapping[str, str]) -> dict[str, tuple[float, float, float]]:
+def _shades(rng: np.random.Generator, attributes: Mapping[str, str]) -> dict[str, Color]:
     """Give each named color a shade of its own, and pick the colors no attribute names."""
     named = {part: COLORS[attributes[f"{part} color"]] for part in ("upper", "lower")}
     named["shoes"] = COLORS[attributes["shoe color"]]
@@ -223,6 +223,7 @@ def _contrasting(rng: np.random.Generator, rgb: tuple[int, int, int]) -> tuple[i
     return COLORS[_pick(rng, names)]
 
 
-def _vary(rng: np.random.Generator, rgb: tuple[int, int, int]) -> tuple[float, ...]:
+def _vary(rng: np.random.Generator, rgb: tuple[int, int, int]) -> Color:
     brightness, tint = rng.normal(1, 0.07), rng.normal(0, 4, 3)
-    return tuple(float(c) for c in np.clip(np.array(rgb) * brightness + tint, 6, 250))
+    red, green, blue = np.clip(np.array(rgb) * brightness + tint, 6, 250).tolist()
+    return red, green, blue

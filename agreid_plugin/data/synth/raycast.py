@@ -143,7 +143,7 @@ def _meet_quadric(
     a, b, square, oz, dz = a[kept], b[kept], square[kept], oz[kept], dz[kept]
     low, high = solids.clip[np.repeat(chosen, counts)[kept]].T
     root = np.sqrt(square) * np.sign(a)
-    t = FAR
+    t = np.full_like(root, FAR)
     for candidate in ((root - b) / a, (-root - b) / a):  # the farther first, so that the nearer overrules it
         z = oz + candidate * dz
         t = np.where((candidate > 0) & (z >= low) & (z <= high), candidate, t)

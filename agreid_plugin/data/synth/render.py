@@ -91,7 +91,7 @@ def render(person: Person, shot: Shot, size: tuple[int, int], box: Box | None = 
     add_surroundings(builder, shot.around)
     solids = builder.pack()
     native = _native_shape(shot, box, size)
-    shape = tuple(round(OVERSAMPLING * side) for side in native)
+    shape = round(OVERSAMPLING * native[0]), round(OVERSAMPLING * native[1])
     light, seen = _radiance(solids, len(alone), shot, box, shape)
     rng = np.random.Generator(np.random.PCG64(shot.grain_seed))
     image = develop(light, shot.sensor, rng, native, size)

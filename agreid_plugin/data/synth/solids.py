@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from agreid_plugin.data.synth.vocabulary import Color
+
 Vector = Sequence[float] | NDArray[np.floating]
 Array = NDArray[np.float32]
 
@@ -39,11 +41,11 @@ class Material:
     """
 
     part: str
-    color: tuple[float, float, float]
-    accent: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    color: Color
+    accent: Color = (0.0, 0.0, 0.0)
     pattern: str = "plain"
     period: float = 0.1
-    trims: tuple[tuple[str, tuple[float, float, float]], ...] = ()
+    trims: tuple[tuple[str, Color], ...] = ()
     wrinkle: float = 0.0
     gloss: float = 0.0
 
@@ -153,14 +155,12 @@ class Builder:
         cosine = (1 - sine**2) ** 0.5
         axis = axis / length
         low, high = start + axis * (radii[0] * sine), end + axis * (radii[1] * sine)
-        options = {"front": front, "zone": zone}
-        first = self.cone(
-            low, high, (radii[0] * cosine, radii[1] * cosine), material, flat=flat, frame_of=frame_of, **options
-        )
+        inner = radii[0] * cosine, radii[1] * cosine
+        first = self.cone(low, high, inner, material, flat=flat, front=front, zone=zone, frame_of=frame_of)
         frame = first if frame_of is None else frame_of
         for center, radius in ((start, radii[0]), (end, radii[1])):
             size = (radius * flat, radius, radius)
-            self.ball(center, size, material, axis=axis, frame_of=frame, **options)
+            self.ball(center, size, material, axis=axis, front=front, zone=zone, frame_of=frame)
         return first
 
     def box(

@@ -15,7 +15,7 @@ from agreid_plugin.data.synth.clothes import dress
 from agreid_plugin.data.synth.people import Person, draw_person
 from agreid_plugin.data.synth.solids import Array, Builder, Material
 from agreid_plugin.data.synth.textures import SURFACES, WALLS, blend, noise
-from agreid_plugin.data.synth.vocabulary import COLORS, linear
+from agreid_plugin.data.synth.vocabulary import COLORS, Color, darker, linear
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Thing:
     kind: str
     place: tuple[float, float, float]
     size: float
-    color: tuple[float, float, float]
+    color: Color
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Surroundings:
     passers: tuple[Passer, ...]
 
 
-def _color(rng: np.random.Generator) -> tuple[float, float, float]:
+def _color(rng: np.random.Generator) -> Color:
     return linear(COLORS[list(COLORS)[rng.integers(len(COLORS))]])
 
 
@@ -118,7 +118,7 @@ def _draw_passer(rng: np.random.Generator, camera: Camera, view: Viewpoint, bloc
         spot = (far * np.cos(angle), far * np.sin(angle))
     else:
         spot = (rng.uniform(0.6, 4.0), side * rng.uniform(0.45, 1.1))
-    return Passer(draw_person(rng, rng), draw_pose(rng), tuple(float(c) for c in spot))
+    return Passer(draw_person(rng, rng), draw_pose(rng), (float(spot[0]), float(spot[1])))
 
 
 def add_person(builder: Builder, person: Person, pose: Pose, place: tuple[float, float] = (0.0, 0.0)) -> None:
@@ -188,7 +188,7 @@ def _add_bench(builder: Builder, thing: Thing) -> None:
 
 
 def _add_bin(builder: Builder, thing: Thing) -> None:
-    metal = builder.material(Material("", tuple(0.5 * c for c in thing.color), gloss=0.2))
+    metal = builder.material(Material("", darker(thing.color, 0.5), gloss=0.2))
     x, y, _ = thing.place
     builder.cone((x, y, 0.0), (x, y, 0.85), (0.2 * thing.size, 0.24 * thing.size), metal)
     builder.ball((x, y, 0.85), (0.25 * thing.size, 0.25 * thing.size, 0.1), metal)

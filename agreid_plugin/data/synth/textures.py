@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from agreid_plugin.data.synth.solids import Array
-from agreid_plugin.data.synth.vocabulary import linear
+from agreid_plugin.data.synth.vocabulary import Color, linear
 
 SIZE = 512
 TEXEL = 0.02  # meters; the noise repeats after SIZE * TEXEL = 10 m
@@ -39,11 +39,11 @@ def noise(x: Array, y: Array, texel: float = TEXEL, tile: int = 0) -> Array:
     return _fields()[tile][row * SIZE + column]
 
 
-def _paint(rgb: tuple[float, float, float], value: Array) -> Array:
+def _paint(rgb: Color, value: Array) -> Array:
     return np.array(linear(rgb), dtype=np.float32)[:, None] * np.maximum(value, 0.02)
 
 
-def blend(one: Array, other: Array, mask: Array) -> Array:
+def blend(one: Array, other: Array, mask: Array | np.float32) -> Array:
     """Return `one` where the mask is 0 and `other` where it is 1."""
     return one + (other - one) * mask
 

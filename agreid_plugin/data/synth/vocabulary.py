@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+Color = tuple[float, float, float]
+"""Red, green and blue."""
+
 COLORS: dict[str, tuple[int, int, int]] = {
     "black": (30, 30, 33),
     "white": (226, 226, 222),
@@ -64,6 +67,13 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 """Name -> values. A dress is both the upper and the lower garment."""
 
 
-def linear(rgb: tuple[float, float, float]) -> tuple[float, float, float]:
+def linear(rgb: Color) -> Color:
     """Turn an sRGB color of 0..255 into linear light of 0..1."""
-    return tuple(((c / 255 + 0.055) / 1.055) ** 2.4 if c > 10.31 else c / 255 / 12.92 for c in rgb)
+    red, green, blue = (((c / 255 + 0.055) / 1.055) ** 2.4 if c > 10.31 else c / 255 / 12.92 for c in rgb)
+    return red, green, blue
+
+
+def darker(color: Color, share: float) -> Color:
+    """Return a linear color with this share of its light."""
+    red, green, blue = color
+    return share * red, share * green, share * blue
