@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +96,18 @@ def of_another(name: str, why: str) -> InputError:
         f"the checkpoint to resume from is of another {name} ({why}): continue with the configuration that the run "
         "began with, which is in its folder, or choose another --output"
     )
+
+
+def another_schedule(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    """Say in what a run's schedule departs from that of the checkpoint it goes on from; nothing if they are the same.
+
+    Args:
+        now: name -> setting.
+        before: the same of the checkpoint, with what else it tells.
+    """
+    changed = [name for name, value in now.items() if name not in before or before[name] != value]
+    told = ", ".join(f"{name} {now[name]} in place of {before.get(name, 'none')}" for name in changed)
+    return f"resumed with another schedule ({told}): the rate is what it says from here on" if changed else ""
 
 
 def require_filled(optimizer: Optimizer) -> None:

@@ -11,8 +11,9 @@ from test_mmengine_run import CONFIG
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.checkpointing import CheckpointHook
-from agreid_plugin.hosts.mmengine.config import load_config, said_plainly
+from agreid_plugin.hosts.mmengine.config import load_config
 from agreid_plugin.hosts.mmengine.kinds import misfit, require_kinds
+from agreid_plugin.hosts.mmengine.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.preprocessor import ReIDPreprocessor
 
 
@@ -108,9 +109,29 @@ def test_a_default_fits_whatever_its_hint_says():
         ("param_scheduler", "{'type': 'Nothing'}", "type of parameter scheduler 'Nothing' unknown"),
         ("default_hooks", "{'checkpoint': 3}", "default_hooks.checkpoint=3 should be a dictionary"),
         ("custom_hooks", "[{'type': 'EMAHook', 'momentum': 5}]", "cannot be built: momentum must be"),
+        (
+            "custom_hooks",
+            "[{'type': 'EMAHook', 'momentum': 'x'}]",
+            "ExponentialMovingAverage, cannot be built: momentum='x' should be a number",
+        ),
+        (
+            "custom_hooks",
+            "[{'type': 'EMAHook', 'momentun': 0.5}]",
+            "has no argument 'momentun' (did you mean momentum?)",
+        ),
+        (
+            "custom_hooks",
+            "[{'type': 'EMAHook', 'begin_epoch': 9}]",
+            "the hook EMAHook does not fit this run: self.begin_epoch should be smaller",
+        ),
         ("custom_hooks", "[{'type': 'RankLists', 'top': 'x'}]", "custom_hooks.0: top='x' should be a whole number"),
         ("custom_imports", "{'imports': []}", "custom_imports comes too late"),
         ("randomness", "3", "randomness=3 should be a dictionary"),
+        ("activation_checkpointing", "3", "activation_checkpointing=3 should be a list or text or None"),
+        ("activation_checkpointing", "[3]", "activation_checkpointing.0=3 should be text"),
+        ("activation_checkpointing", "method.heads", "activation_checkpointing: the model has no 'method.heads'"),
+        ("efficient_conv_bn_eval", "['method.head', '']", "efficient_conv_bn_eval: the model has no ''"),
+        ("sync_bn", "x", "sync_bn='x' should be 'torch' or 'mmcv' or None"),
         ("env_cfg", "{'mp_cfg': 3}", "setup_env, cannot be built: "),
     ],
 )

@@ -14,7 +14,7 @@ from torch.optim import SGD
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import components  # noqa: F401 - declares the keys
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.mmengine import optimizers
+from agreid_plugin.hosts.mmengine import optimizers, schedules
 from agreid_plugin.hosts.mmengine.optimizers import OptimWrapperConstructor, clip_each
 
 
@@ -22,7 +22,8 @@ from agreid_plugin.hosts.mmengine.optimizers import OptimWrapperConstructor, cli
 def said(monkeypatch) -> list[str]:
     """What is logged."""
     lines = []
-    monkeypatch.setattr(optimizers, "print_log", lambda line, *_: lines.append(line))
+    for module in (optimizers, schedules):
+        monkeypatch.setattr(module, "print_log", lambda line, *_: lines.append(line))
     return lines
 
 
@@ -76,27 +77,52 @@ def test_without_warm_up_the_cosine_starts_at_once():
     assert found == pytest.approx([(1 + math.cos(math.pi * k / 4)) / 2 for k in range(4)])
 
 
-def test_a_resumed_schedule_goes_on(tmp_path):
-    config = {"type": "agreid_plugin.WarmupCosineLR", "convert_to_iter_based": True, "end": 5, "warmup_iters": 3}
-    whole = single(2, **config)
+def started(end: int):
+    """A cosine of so many epochs of two iterations, and its optimizer."""
+    config = {"type": "agreid_plugin.WarmupCosineLR", "convert_to_iter_based": True, "end": end, "warmup_iters": 3}
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    built = PARAM_SCHEDULERS.build(config, default_args={"optimizer": optimizer, "epoch_length": 2})
+    return optimizer, built
 
-    def start():
-        optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-        built = PARAM_SCHEDULERS.build(config, default_args={"optimizer": optimizer, "epoch_length": 2})
-        return optimizer, built
 
-    optimizer, scheduler = start()
-    for _ in range(5):
+def stopped(path, end: int, steps: int) -> None:
+    """Keep the states of such a schedule after some iterations."""
+    optimizer, scheduler = started(end)
+    for _ in range(steps):
         optimizer.step()
         scheduler.step()
-    torch.save([optimizer.state_dict(), scheduler.state_dict()], tmp_path / "state.pth")
-    optimizer, scheduler = start()
-    for part, state in zip((optimizer, scheduler), torch.load(tmp_path / "state.pth"), strict=True):
+    torch.save([optimizer.state_dict(), scheduler.state_dict()], path)
+
+
+def resumed_rates(path, end: int, steps: int) -> list[float]:
+    """Return the rates of the next iterations after what was kept."""
+    parts, found = started(end), []
+    for part, state in zip(parts, torch.load(path), strict=True):
         part.load_state_dict(state)
-    assert optimizer.param_groups[0]["lr"] == whole[5]
-    optimizer.step()
-    scheduler.step()
-    assert optimizer.param_groups[0]["lr"] == whole[6]
+    for _ in range(steps):
+        found.append(parts[0].param_groups[0]["lr"])
+        for part in parts:
+            part.step()
+    return found
+
+
+def cosine(end: int) -> list[float]:
+    return single(2, end, type="agreid_plugin.WarmupCosineLR", warmup_iters=3)
+
+
+def test_a_resumed_schedule_goes_on(tmp_path, said):
+    stopped(tmp_path / "state.pth", end=5, steps=5)
+    assert resumed_rates(tmp_path / "state.pth", end=5, steps=2) == cosine(5)[5:7]
+    assert not said
+
+
+@pytest.mark.parametrize("steps", [7, 10])  # within the shorter run, and at its end
+def test_a_longer_schedule_is_told_and_holds_from_the_first_iteration(tmp_path, said, steps):
+    stopped(tmp_path / "state.pth", end=5, steps=steps)
+    assert resumed_rates(tmp_path / "state.pth", end=8, steps=2) == cosine(8)[steps : steps + 2]
+    assert said == [
+        "resumed with another schedule (epochs 8 in place of 5): the rate is what it says from here on",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,31 @@ What is found here would else be told by a traceback, after an epoch that nobody
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from mmengine.config import Config
 from mmengine.registry import Registry
 from mmengine.runner import Runner
+from torch import nn
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, did_you_mean, unknown
 from agreid_plugin.hosts.mmengine import registry
-from agreid_plugin.hosts.mmengine.kinds import require_kinds
+from agreid_plugin.hosts.mmengine.kinds import misfit, require_kinds
 
+Names = list[str] | str | None
+BEYOND_THE_RUNNERS = {
+    "custom_imports": dict | None,
+    "runner_type": str,
+    "model_wrapper_cfg": dict | None,
+    "sync_bn": Literal["torch", "mmcv"] | None,
+    "find_unused_parameters": bool,
+    "compile": bool | dict | None,
+    "activation_checkpointing": Names,
+    "efficient_conv_bn_eval": Names,
+}
+"""Keys at the top of a configuration that mmengine reads besides the arguments of its Runner, and what they take."""
+OF_MODULES = ("activation_checkpointing", "efficient_conv_bn_eval")
+"""Those that name parts of the model."""
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
 OF_LOADERS = {"dataset": dict, "sampler": dict, "batch_sampler": dict, "collate_fn": dict, "worker_init_fn": dict}
 """Parts of a loader that mmengine builds of a dictionary."""
@@ -36,6 +51,10 @@ def check_values(cfg: Config) -> None:
         InputError: a value is of a wrong kind, or a key is one that nothing reads.
     """
     require_kinds("", Runner, {name: value for name, value in cfg.items() if value is not None})
+    for name, hint in BEYOND_THE_RUNNERS.items():
+        wrong = misfit(name, cfg[name], hint) if name in cfg else None
+        if wrong is not None:
+            raise InputError(str(wrong))
     for name in LOADERS:
         _check_loader(name, cfg.get(name) or {})
     for where, part, known in _parts(cfg):
@@ -44,6 +63,20 @@ def check_values(cfg: Config) -> None:
         if kind is not None:
             require_kinds(where, kind, part)
     _check_optimizer(cfg)
+
+
+def check_modules(cfg: Config, model: nn.Module) -> None:
+    """Refuse names of parts that the model does not have.
+
+    Raises:
+        InputError: a key names such a part.
+    """
+    known = {name for name, _ in model.named_modules() if name}
+    for key in OF_MODULES:
+        names = cfg.get(key) or ()
+        for name in [names] if isinstance(names, str) else names:
+            if name not in known:
+                raise InputError(f"{key}: the model has no {name!r}{did_you_mean(name, known)}")
 
 
 def found(known: Registry, kind: Any, cfg: Config) -> Any:

@@ -19,7 +19,8 @@ from torch import Tensor
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.encoder import Encoder, Settings, maker_of
 from agreid_plugin.hosts.mmengine.base_model import ReIDModel
-from agreid_plugin.hosts.mmengine.config import each_dict, load_config, said_plainly, type_name
+from agreid_plugin.hosts.mmengine.config import each_dict, load_config, type_name
+from agreid_plugin.hosts.mmengine.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.run_facts import plain
 from agreid_plugin.hosts.mmengine.settled import without_pretrained
 from agreid_plugin.hosts.mmengine.transforms import ReadImage

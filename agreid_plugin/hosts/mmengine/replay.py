@@ -14,8 +14,9 @@ from torch import Tensor
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.adapter import HOST_LABELS
-from agreid_plugin.hosts.mmengine.config import load_config, said_plainly
+from agreid_plugin.hosts.mmengine.config import load_config
 from agreid_plugin.hosts.mmengine.guard import terms_of
+from agreid_plugin.hosts.mmengine.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.settled import without_pretrained
 from agreid_plugin.hosts.mmengine.structures import PersonSample
 from agreid_plugin.hosts.steps import Step, taken_again

@@ -24,10 +24,11 @@ from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts import console, launching
 from agreid_plugin.hosts.interruption import Interruption
 from agreid_plugin.hosts.mmengine.command_runner import NOISE, CommandRunner
-from agreid_plugin.hosts.mmengine.config import each_dict, load_config, said_plainly, type_name
-from agreid_plugin.hosts.mmengine.config_checks import found
+from agreid_plugin.hosts.mmengine.config import each_dict, load_config, type_name
+from agreid_plugin.hosts.mmengine.config_checks import check_modules, found
 from agreid_plugin.hosts.mmengine.launching import StepTold, check_batches, launch
 from agreid_plugin.hosts.mmengine.metrics import MultiProtocolMetric
+from agreid_plugin.hosts.mmengine.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.records import ending_cards
 from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPERS
 from agreid_plugin.hosts.mmengine.run_facts import common
@@ -154,6 +155,7 @@ def _train_process(args: Namespace, launcher: str) -> None:
     trust(args.trust_checkpoint)  # a spawned process starts without
     with Interruption() as interruption, said_plainly():
         runner = _runner(_for_training(args), launcher)
+        check_modules(runner.cfg, plain_model(runner))
         runner.register_hook(StepTold(), priority="VERY_HIGH")
         runner.interruption = interruption
         with ending_cards(runner):

@@ -9,11 +9,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from logging import WARNING
 from typing import Any
 
+from mmengine.logging import print_log
 from mmengine.optim import _ParamScheduler
 
 from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.hosts.checkpointing import another_schedule
 from agreid_plugin.hosts.mmengine.registry import PARAM_SCHEDULERS
 from agreid_plugin.nn.sizes import whole
 
@@ -39,6 +42,9 @@ class WarmupLR(_ParamScheduler):
         last_step: the iteration before the first one.
         verbose: print every change.
     """
+
+    settings: tuple[str, ...] = ("epoch_length", "epochs", "warmup", "warmup_factor")
+    """What tells a schedule from another of its kind."""
 
     def __init__(
         self,
@@ -79,10 +85,14 @@ class WarmupLR(_ParamScheduler):
         mmengine's own take the old settings from the checkpoint, too, and stand still where the shorter run ended.
         """
         super().load_state_dict({name: state_dict[name] for name in POSITION if name in state_dict})
+        told = another_schedule({name: getattr(self, name) for name in self.settings}, state_dict)
+        if not told:
+            return
+        print_log(told, "current", WARNING)
         if self.last_step < self._global_step < self.end:  # that run had come to its end, and took no rate any more
             self.last_step = self._global_step
-            for group, value in zip(self.optimizer.param_groups, self._get_value(), strict=True):
-                group["lr"] = value
+        for group, value in zip(self.optimizer.param_groups, self._get_value(), strict=True):
+            group["lr"] = value
 
     def _get_value(self) -> list[float]:
         return [self.rate(base, self.last_step) for base in self.base_values]
@@ -110,6 +120,8 @@ class WarmupMultiStepLR(WarmupLR):
         **kwargs: see `WarmupLR`.
     """
 
+    settings = (*WarmupLR.settings, "milestones", "gamma")
+
     def __init__(self, *args: Any, milestones: Sequence[int], gamma: float = 0.1, **kwargs: Any):
         self.milestones, self.gamma = list(milestones), gamma
         if any(first >= second for first, second in pairwise(self.milestones)):
@@ -135,6 +147,8 @@ class WarmupCosineLR(WarmupLR):
         every: `epoch` | `iteration`, when the rate changes.
         **kwargs: see `WarmupLR`.
     """
+
+    settings = (*WarmupLR.settings, "eta_min", "eta_min_ratio", "every")
 
     def __init__(
         self,

@@ -8,8 +8,9 @@ from pathlib import Path
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.comparison import Comparison
 from agreid_plugin.evaluation.test_sets import TestSet
-from agreid_plugin.hosts.mmengine.config import each_dict, load_config, said_plainly, type_name
+from agreid_plugin.hosts.mmengine.config import each_dict, load_config, type_name
 from agreid_plugin.hosts.mmengine.datasets import ReIDDataset
+from agreid_plugin.hosts.mmengine.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.registry import DATASETS
 from agreid_plugin.hosts.mmengine.run import configured_comparison
 
