@@ -35,6 +35,9 @@ class About:
         labels: words for a view -> its number for `views` and the one for `platforms`.
         size: H and W of images.
         interpolation: how PIL brings images to this size; one of `INTERPOLATIONS`.
+        channels: the order of the colors in `images`.
+        layout: the order of the axes of `images`.
+        pixels: what the numbers in `images` are.
         text_length: L, zeros behind the end of a sentence.
     """
 

@@ -17,20 +17,20 @@ from agreid_plugin.deploy.about import INTERPOLATIONS, About
 from agreid_plugin.deploy.sessions import open_session
 from agreid_plugin.errors import InputError, first_line, unknown
 
-UNKNOWN = -1
+UNKNOWN = -1  # as in `agreid_plugin.types`, which needs torch
 ORDERS = ("RGB", "BGR")
 
 
 class ExportedModel:
     """A file of `fastreid export`; it may be called from several threads.
 
-    Attributes:
-        about: what the file says of itself.
-
     Args:
         path: `.onnx`, `.xml` of OpenVINO or `.torchscript`.
         batch_size: images that go through it together.
         threads: that the runtime may use; 0 leaves that to it.
+
+    Attributes:
+        about: what the file says of itself.
     """
 
     def __init__(self, path: str | Path, batch_size: int = 64, threads: int = 0):

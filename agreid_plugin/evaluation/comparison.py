@@ -42,8 +42,8 @@ class Comparison:
 
     Attributes:
         metric: `cosine` or `euclidean`.
-        rerank: re-rank the distances; not without.
-        expansion: expand the features of both sides before; not without.
+        rerank: how to re-rank the distances; None leaves them as they are.
+        expansion: how to expand the features of both sides before; None leaves them as they are.
         memory: megabytes to use on top of the features.
         keys: what the user calls `rerank` and `expansion`, for complaints.
     """

@@ -74,8 +74,8 @@ class FeatureSet:
 
     def caption_rows(self, records: Iterable[Record]) -> np.ndarray:
         """Return the rows in `captions` of all captions of some records, one record after the other."""
-        ends = np.cumsum([len(record.captions) for record in self.records])
         counts = [len(record.captions) for record in self.records]
+        ends = np.cumsum(counts)
         rows = [np.arange(ends[place] - counts[place], ends[place]) for place in self.rows(records)]
         return np.concatenate([np.empty(0, dtype=np.int64), *rows])
 

@@ -108,6 +108,11 @@ def check_views(views: str) -> None:
         raise InputError(f"view source {views!r} unknown; it is given, predicted or, where no view is used, empty")
 
 
+def views_word(views: str) -> str:
+    """Return where views come from in words, of those that use none too."""
+    return views or "not used"
+
+
 def means(per_query: PerQuery) -> dict[str, float]:
     """Return `NUMBERS`, the means over queries."""
     return {name: float(values.mean()) for name, values in per_query.percents().items()}

@@ -76,6 +76,13 @@ def sides(features: FeatureSet, protocol: Protocol) -> tuple[np.ndarray, np.ndar
     return features.images[0][features.rows(chosen.query)], gallery, Meta.of(chosen.query), Meta.of(chosen.gallery)
 
 
+def text_pairs(features: FeatureSet, protocol: Protocol) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return a text protocol's features of captions and gallery images, of every kind."""
+    chosen = select(protocol, features.dataset)
+    captions, images = features.caption_rows(chosen.query), features.rows(chosen.gallery)
+    return [(text[captions], image[images]) for text, image in zip(features.captions, features.images, strict=True)]
+
+
 def caption_meta(records: Iterable[Record]) -> Meta:
     """Return identities and the rest of all captions of some records, one record after the other."""
     return Meta.of(record for record in records for _ in record.captions)
@@ -95,7 +102,5 @@ def _numbers(features: FeatureSet, protocol: Protocol, distances: MakeDistances,
 
 def _evaluate_text(features: FeatureSet, protocol: Protocol, memory: float) -> Metrics:
     chosen = select(protocol, features.dataset)
-    captions, images = features.caption_rows(chosen.query), features.rows(chosen.gallery)
-    pairs = [(text[captions], image[images]) for text, image in zip(features.captions, features.images, strict=True)]
     metas = caption_meta(chosen.query), Meta.of(chosen.gallery)
-    return evaluate_text(pairs, *metas, protocol, memory=memory, views=features.views)
+    return evaluate_text(text_pairs(features, protocol), *metas, protocol, memory=memory, views=features.views)

@@ -10,7 +10,7 @@ from tabulate import tabulate
 from agreid_plugin.data.check import published_figures
 from agreid_plugin.data.protocols import protocol as known_protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.metrics import NUMBERS, Metrics
+from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, views_word
 from agreid_plugin.evaluation.paper_tables import Published
 from agreid_plugin.evaluation.papers import Paper
 
@@ -76,10 +76,10 @@ def published_counts(name: str) -> dict[str, Any]:
 def _other_setting(paper: Paper, results: Iterable[Metrics], card: Mapping[str, Any]) -> list[str]:
     """Say in what the run does not test as the paper does."""
     setup = card.get("setup", {})
-    views = sorted({entry.views or "not used" for entry in results} - {paper.views or "not used"})
+    views = sorted({views_word(entry.views) for entry in results} - {views_word(paper.views)})
     size = setup.get("input")
     checks = {
-        f"views {', '.join(views)} (there {paper.views or 'not used'})": bool(views),
+        f"views {', '.join(views)} (there {views_word(paper.views)})": bool(views),
         f"images of {_size(size)} (there {_size(paper.input)})": size is not None and tuple(size) != paper.input,
         f"the {setup.get('variant')} variant": setup.get("variant", "") not in ("", "paper"),
         "distances re-ranked": any("rerank" in entry.distance.replace("-", "") for entry in results),

@@ -67,13 +67,13 @@ def _table(where: str, table: Any) -> Iterable[Published]:
             change = changes.get((method, column["printed"]), {})
             notes = [change.get("note", ""), column.get("note", "")]
             yield Published(
-                str(method),
-                table["table"],
-                column["printed"],
-                change.get("protocol", column.get("protocol", "")),
-                numbers,
-                "; ".join(note for note in notes if note),
-                table.get("note", ""),
+                method=str(method),
+                table=table["table"],
+                printed=column["printed"],
+                protocol=change.get("protocol", column.get("protocol", "")),
+                numbers=numbers,
+                note="; ".join(note for note in notes if note),
+                about=table.get("note", ""),
             )
 
 
@@ -96,7 +96,9 @@ def _check_protocol(where: str, name: Any) -> None:
         raise InputError(f"{where}: {error}") from None
 
 
-def _exceptions(where: str, table: Mapping[str, Any], printed: Sequence[str]) -> dict[tuple[str, str], Mapping]:
+def _exceptions(
+    where: str, table: Mapping[str, Any], printed: Sequence[str]
+) -> dict[tuple[str, str], Mapping[str, Any]]:
     found = {}
     for each in table.get("except", []):
         each = mapping(f"{where}: except", each, OF_EXCEPTION, needed=("rows", "printed", "note"))

@@ -106,19 +106,19 @@ def _paper(path: Path, cites: bool) -> Paper:
     if cited and not cites:
         raise InputError(f"{path} has no tables of its own to be cited")
     paper = Paper(
-        project,
-        content.get("name", project),
-        about["title"],
-        f"{about['venue']} {about['year']}",
-        about["year"],
-        f"https://arxiv.org/abs/{about['arxiv']}" if "arxiv" in about else about.get("code", ""),
-        content["method"],
-        content.get("architecture", ""),
-        setting["views"],
-        tuple(setting["input"]),
-        tuple(content.get("headline", ())),
-        _cited_rows(path, content) if cited else rows_of(path, content["tables"]),
-        cited,
+        project=project,
+        name=content.get("name", project),
+        title=about["title"],
+        published=f"{about['venue']} {about['year']}",
+        year=about["year"],
+        link=f"https://arxiv.org/abs/{about['arxiv']}" if "arxiv" in about else about.get("code", ""),
+        method=content["method"],
+        architecture=content.get("architecture", ""),
+        views=setting["views"],
+        input=tuple(setting["input"]),
+        headline=tuple(content.get("headline", ())),
+        rows=_cited_rows(path, content) if cited else rows_of(path, content["tables"]),
+        cited=cited,
     )
     _check(path, paper)
     return paper

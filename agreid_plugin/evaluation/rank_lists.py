@@ -16,7 +16,7 @@ from agreid_plugin.evaluation.comparison import Comparison
 from agreid_plugin.evaluation.distances import Distances, FeatureDistances
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import PerQuery
-from agreid_plugin.evaluation.one_pass import sides
+from agreid_plugin.evaluation.one_pass import sides, text_pairs
 from agreid_plugin.types import Record
 
 CHOICES = ("even", "worst", "best", "random")
@@ -107,7 +107,4 @@ def _queries(protocol: Protocol, records: Sequence[Record]) -> list[tuple[Record
 def _distances(features: FeatureSet, protocol: Protocol, comparison: Comparison) -> Distances:
     if protocol.kind == "image":
         return comparison.distances(*sides(features, protocol)[:2])
-    chosen = select(protocol, features.dataset)
-    captions, images = features.caption_rows(chosen.query), features.rows(chosen.gallery)
-    pairs = zip(features.captions, features.images, strict=True)
-    return FeatureDistances([(text[captions], image[images]) for text, image in pairs])
+    return FeatureDistances(text_pairs(features, protocol))

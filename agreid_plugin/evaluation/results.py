@@ -19,12 +19,11 @@ from agreid_plugin.data.datasets.files import MOST_LABEL, read_json, shown
 from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.confidence import require_comparable
-from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, means
+from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, means, views_word
 
 FILE_NAME = "results.json"
 DETAILS = ("source", "distance", "views", "skipped", "directions", "cameras", "fingerprint")
 SHOWN = ("Rank-1", "Rank-5", "Rank-10", "mAP", "mINP")
-VIEWS = {"": "not used"}
 
 Results = Mapping[str, Mapping[str, Metrics]]
 
@@ -85,7 +84,7 @@ def table(metrics: Iterable[Metrics]) -> str:
     metrics = list(metrics)
     head = ["protocol", *SHOWN, "queries", "skipped", "gallery", "views", "distance", "source"]
     rows = [
-        [entry.protocol, *_shown(entry), *_counts(entry), _views(entry), entry.distance, entry.source]
+        [entry.protocol, *_shown(entry), *_counts(entry), views_word(entry.views), entry.distance, entry.source]
         for entry in metrics
     ]
     return tabulate(rows, head, tablefmt="github", floatfmt=".2f") + _unread(metrics)
@@ -104,7 +103,7 @@ def comparison_table(runs: Mapping[str, Metrics]) -> str:
     """Return several runs' numbers under one protocol, a line for each run; refuses what does not compare."""
     require_comparable(runs)
     head = ["run", *SHOWN, "queries", "skipped", "gallery", "views", "distance"]
-    rows = [[name, *_shown(run), *_counts(run), _views(run), run.distance] for name, run in runs.items()]
+    rows = [[name, *_shown(run), *_counts(run), views_word(run.views), run.distance] for name, run in runs.items()]
     first = next(iter(runs.values()))
     return f"{first.protocol} ({first.source})\n\n" + tabulate(rows, head, tablefmt="github", floatfmt=".2f")
 
@@ -115,10 +114,6 @@ def _shown(entry: Metrics) -> list[float]:
 
 def _counts(entry: Metrics) -> list[int]:
     return [entry.queries, entry.skipped_queries, entry.gallery]
-
-
-def _views(entry: Metrics) -> str:
-    return VIEWS.get(entry.views, entry.views)
 
 
 def _details(entry: Metrics) -> dict[str, Any]:

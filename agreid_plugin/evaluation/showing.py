@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from functools import cache
 from html import escape
@@ -29,7 +29,6 @@ LEAST_WIDTH = 560  # of a sheet, or a query would be broken into many lines
 PAPER, INK = (250, 250, 248), (40, 40, 44)
 _FRAME = (225, 225, 220)
 
-SRC = "data:image/jpeg;base64,"  # what the bytes of an image in a page begin with
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fafaf8; --ink: #28282c; --faint: #6a6a70; --card: #fff; }
 @media (prefers-color-scheme: dark) { :root { --paper: #18181b; --ink: #e8e8e6; --faint: #a0a0a8; --card: #242428; } }
@@ -107,37 +106,48 @@ def page(answers: Sequence[Answer], about: str = "") -> str:
     """
     small = cache(_embedded)  # one image may answer several queries
     title = escape(printable(answers[0].query if len(answers) == 1 else f"{len(answers)} queries"))
+    footer = f"<footer><p>{escape(printable(about))}</p></footer>"
+    return document(title, _STYLE, [*(_section(answer, small) for answer in answers), footer])
+
+
+def document(title: str, style: str, parts: Iterable[str]) -> str:
+    """Return an HTML page of parts, whose title is escaped already."""
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
-            *(_section(answer, small) for answer in answers),
-            f"<footer><p>{escape(printable(about))}</p></footer>\n</body>\n</html>\n",
+            f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>",
+            *parts,
+            "</body>\n</html>\n",
         ]
     )
+
+
+def source_of(image: Image.Image, kind: str, **options: Any) -> str:
+    """Return an image, saved by PIL as `JPEG` or `PNG`, as the source that an `img` of a page has."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _section(answer: Answer, small: Callable[[str], str]) -> str:
     notes = "".join(f"<p>{escape(printable(note))}</p>\n" for note in answer.notes)
     figures = "\n".join(_figure(hit, small(hit.path)) for hit in answer.hits)
-    asked = f'<img class="query" src="{SRC}{small(answer.query)}" alt="query">\n' if answer.is_image else ""
+    asked = f'<img class="query" src="{small(answer.query)}" alt="query">\n' if answer.is_image else ""
     head = f"<h1>{escape(printable(answer.query))}</h1>\n{asked}{notes}"
     return f'<section>\n{head}<div class="grid">\n{figures}\n</div>\n</section>'
 
 
-def _figure(hit: Hit, data: str) -> str:
+def _figure(hit: Hit, source: str) -> str:
     path = escape(printable(hit.path))
     known = {name: tell(hit) for name, tell in TOLD.items() if tell(hit)}
     told = ", ".join(f"{name} {text}" if name in ("camera", "pid") else text for name, text in known.items())
     words = f'<b>{hit.rank}</b> · {hit.score:.4f} {told}<span class="path">{path}</span>'
-    return f'<figure><img src="{SRC}{data}" alt="{path}"><figcaption>{words}</figcaption></figure>'
+    return f'<figure><img src="{source}" alt="{path}"><figcaption>{words}</figcaption></figure>'
 
 
 def _embedded(path: str) -> str:
-    file = io.BytesIO()
-    thumbnail(path).save(file, "JPEG", quality=80)
-    return base64.b64encode(file.getvalue()).decode()
+    return source_of(thumbnail(path), "JPEG", quality=80)
 
 
 def thumbnail(path: str, size: tuple[int, int] = THUMBNAIL) -> Image.Image:

@@ -54,6 +54,13 @@ def test_a_truncated_file_is_refused(folder, name):
     assert "damaged" in refused(folder)
 
 
+def change_table(folder: Path, statement: str) -> None:
+    base = sqlite3.connect(folder / "gallery.sqlite")
+    base.execute(statement)
+    base.commit()
+    base.close()
+
+
 @pytest.mark.parametrize("name", ["vectors-0.f32", "structure-0.faiss"])
 def test_a_missing_or_changed_file_is_refused(folder, name):
     data = bytearray((folder / name).read_bytes())
@@ -65,10 +72,7 @@ def test_a_missing_or_changed_file_is_refused(folder, name):
 
 
 def test_a_changed_table_is_refused(folder):
-    base = sqlite3.connect(folder / "gallery.sqlite")
-    base.execute("UPDATE images SET camera = camera + 1 WHERE row = 7")
-    base.commit()
-    base.close()
+    change_table(folder, "UPDATE images SET camera = camera + 1 WHERE row = 7")
     assert "gallery.sqlite is damaged (wrong checksum): build the index again" in refused(folder)
 
 
@@ -87,10 +91,7 @@ def test_other_versions_and_other_files_are_refused(folder, tmp_path):
 
 
 def test_a_table_without_what_it_needs_is_refused(folder):
-    base = sqlite3.connect(folder / "gallery.sqlite")
-    base.execute("DELETE FROM about WHERE key = 'width'")
-    base.commit()
-    base.close()
+    change_table(folder, "DELETE FROM about WHERE key = 'width'")
     assert "gallery.sqlite is damaged (no width): build the index again" in refused(folder)
 
 

@@ -25,7 +25,7 @@ COLUMNS: dict[str, Callable[[Entry], Any]] = {
     "pid": lambda entry: entry.pid,
     "platform": lambda entry: entry.platform,
     "time": lambda entry: np.nan if entry.time is None else entry.time,
-    "tags": lambda entry: entry.fields[6],
+    "tags": lambda entry: entry.tags_text,
 }
 """Column -> what it has of an image."""
 NUMBERS = {"camera": np.int64, "pid": np.int64, "time": np.float64}

@@ -20,6 +20,8 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.inputs import FeatureArray, as_features, check_lengths
 from agreid_plugin.types import UNKNOWN, Record, View
 
+FIELDS = ("path", "view", "camera", "pid", "platform", "time", "tags")
+"""What is stored of an image, in this order."""
 LONGEST_PATH = 4096  # bytes; a Milvus field has to name its limit
 LARGEST = 2**31 - 1  # of a camera, so that every engine can hold it
 NAME = re.compile(r"\w[\w.-]*")
@@ -66,10 +68,14 @@ class Entry:
 
     @property
     def fields(self) -> tuple[str, int, int, int, str, float | None, str]:
-        """The plain values, as they are stored: view as a number, tags as JSON in order of their names."""
+        """The plain values, as they are stored: in the order of `FIELDS`: view as a number, tags as JSON."""
         view = UNKNOWN if self.view is None else int(self.view)
-        tags = json.dumps(dict(self.tags), sort_keys=True, ensure_ascii=False) if self.tags else "{}"
-        return self.path, view, self.camera, self.pid, self.platform, self.time, tags
+        return self.path, view, self.camera, self.pid, self.platform, self.time, self.tags_text
+
+    @property
+    def tags_text(self) -> str:
+        """The tags as JSON, in order of their names."""
+        return json.dumps(dict(self.tags), sort_keys=True, ensure_ascii=False) if self.tags else "{}"
 
     @classmethod
     def from_fields(cls, values: Sequence[Any]) -> Entry:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.files import existing, list_images, read_csv, refuse_leaving, shown
@@ -45,7 +46,7 @@ def list_gallery(images: str | Path, dataset: str = "") -> list[Entry]:
 
 def _of_record(record: Record) -> Entry:
     entry = Entry.of(record)
-    return Entry(**{**vars(entry), "tags": {**entry.tags, "split": record.split}})
+    return replace(entry, tags={**entry.tags, "split": record.split})
 
 
 def _of_table(table: Path) -> list[Entry]:
@@ -84,9 +85,8 @@ def _of_row(where: str, folder: Path, values: dict[str, str], timed: bool) -> En
         raise unknown(f"{where}: view", told["view"], VIEW_WORDS)
     others = {name: text for name, text in values.items() if text and name and not name.startswith(CAPTION)}
     own = COLUMNS if timed else COLUMNS[:-1]
-    return _said_of(
-        where,
-        lambda: Entry(
+    with _said_of(where):
+        return Entry(
             path=str(folder / path),
             view=VIEW_WORDS[view] if view else None,
             camera=_number(told["camera"], "camera"),
@@ -94,8 +94,7 @@ def _of_row(where: str, folder: Path, values: dict[str, str], timed: bool) -> En
             platform=told["platform"] or (view if view in PLATFORMS else ""),
             time=parse_time(told["time"]) if timed and told["time"] else None,
             tags={name: text for name, text in others.items() if name not in own},
-        ),
-    )
+        )
 
 
 def _number(text: str, column: str) -> int:
@@ -106,8 +105,10 @@ def _number(text: str, column: str) -> int:
     return int(text)
 
 
-def _said_of(where: str, make: Callable[[], Any]) -> Any:
+@contextmanager
+def _said_of(where: str) -> Iterator[None]:
+    """Put before a complaint what it is about."""
     try:
-        return make()
+        yield
     except InputError as error:
         raise InputError(f"{where}: {error}") from None

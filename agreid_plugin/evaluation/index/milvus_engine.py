@@ -5,7 +5,7 @@ Both are asked with the same calls. Sharding, replicas and what is in memory are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.index.base import VERSION, GalleryIndex, Info
-from agreid_plugin.evaluation.index.entries import Chunk, Match, unit_vectors
+from agreid_plugin.evaluation.index.entries import FIELDS, Chunk, Match, unit_vectors
 from agreid_plugin.evaluation.index.folder import size_of
 from agreid_plugin.evaluation.index.kinds import (
     BUILD_EFFORT,
@@ -28,7 +28,7 @@ from agreid_plugin.evaluation.index.kinds import (
 )
 from agreid_plugin.evaluation.index.lookup import HELD_OUT
 from agreid_plugin.evaluation.index.milvus_client import Milvus, is_lite
-from agreid_plugin.evaluation.index.milvus_rows import FIELDS, from_row, parts, to_row
+from agreid_plugin.evaluation.index.milvus_rows import from_row, parts, to_row
 from agreid_plugin.evaluation.index.where import ANY, Where
 
 TYPES = {"flat": "FLAT", "ivf": "IVF_FLAT", "hnsw": "HNSW", "pq": "IVF_PQ"}
@@ -134,7 +134,7 @@ class MilvusIndex(GalleryIndex):
             for hits in self._hits(queries, k, where.milvus(), FIELDS)
         ]
 
-    def _hits(self, queries: np.ndarray, k: int, where: str, fields: list[str]) -> Iterator[list[dict[str, Any]]]:
+    def _hits(self, queries: np.ndarray, k: int, where: str, fields: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
         if k > MOST:
             raise InputError(f"k={k}: Milvus gives {MOST - 1} results of a query at most")
         params = self._looking(k, where)
@@ -145,7 +145,7 @@ class MilvusIndex(GalleryIndex):
                     data=list(queries[start : start + QUERIES]),
                     limit=k,
                     filter=where,
-                    output_fields=fields,
+                    output_fields=list(fields),
                     search_params={"metric_type": "IP", "params": params},
                 )
 

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from agreid_plugin.evaluation.index.entries import Entry
+from agreid_plugin.evaluation.index.entries import FIELDS, Entry
 from agreid_plugin.evaluation.index.where import NO_TIME, Where
-
-FIELDS = ["path", "view", "camera", "pid", "platform", "time", "tags"]
-"""In the order of `Entry.fields`."""
 
 
 def to_row(entry: Entry, vector: np.ndarray) -> dict[str, Any]:
@@ -26,8 +23,8 @@ def to_row(entry: Entry, vector: np.ndarray) -> dict[str, Any]:
 def from_row(row: dict[str, Any]) -> Entry:
     """Return an image of what Milvus gave."""
     time = None if row["time"] == NO_TIME else row["time"]
-    tags = json.dumps(row["tags"])
-    return Entry.from_fields([*(row[name] for name in FIELDS[:5]), time, tags])
+    values = {**row, "time": time, "tags": json.dumps(row["tags"])}
+    return Entry.from_fields([values[name] for name in FIELDS])
 
 
 def parts(where: Where, size: int) -> Iterator[Where]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.index.base import VERSION
-from agreid_plugin.evaluation.index.entries import Entry
+from agreid_plugin.evaluation.index.entries import FIELDS, Entry
 from agreid_plugin.evaluation.index.where import Where
 
 APPLICATION = 0x41475249  # SQLite's place for whose file this is
@@ -50,7 +50,7 @@ STRUCTURE = {
     "held_out": (list,),
 }
 STRUCTURE_FILE = re.compile(r"structure-\d+\.faiss")
-FIELDS = "path, view, camera, pid, platform, time, tags"
+COLUMNS = ", ".join(FIELDS)
 
 
 class Table:
@@ -137,7 +137,7 @@ class Table:
     def delete(self, where: Where) -> int:
         """Forget images, and return how many."""
         condition, values = where.sql()
-        rows = self._ask(f"SELECT row, {FIELDS} FROM images WHERE {condition}", *values)
+        rows = self._ask(f"SELECT row, {COLUMNS} FROM images WHERE {condition}", *values)
         self._base.executemany("DELETE FROM images WHERE row = ?", [row[:1] for row in rows])
         self._change_sum(rows, -1)
         return len(rows)
@@ -167,7 +167,7 @@ class Table:
             part = json.dumps([int(row) for row in rows[start : start + AT_ONCE]])
             wanted = "row IN (SELECT value FROM json_each(?))"
             with self._told():
-                for row, *values in self._ask(f"SELECT row, {FIELDS} FROM images WHERE {wanted}", part):
+                for row, *values in self._ask(f"SELECT row, {COLUMNS} FROM images WHERE {wanted}", part):
                     found[row] = Entry.from_fields(values)
         return found
 
@@ -196,7 +196,7 @@ class Table:
             )
 
     def _every(self) -> Iterator[tuple]:
-        return self._base.execute(f"SELECT row, {FIELDS} FROM images")
+        return self._base.execute(f"SELECT row, {COLUMNS} FROM images")
 
     def _change_sum(self, rows: Sequence[tuple], sign: int) -> None:
         self.tell(sum=(self.about()["sum"] + sign * _sum(rows)) % 2**62)
@@ -221,9 +221,11 @@ class Table:
 def _check(told: dict[str, Any], wanted: dict[str, tuple[type, ...]]) -> None:
     """Refuse what a table of ours would not say."""
     for name, kinds in wanted.items():
-        value = told.get(name, told)
+        if name not in told:
+            raise ValueError(f"no {name}")
+        value = told[name]
         if type(value) not in kinds or (kinds == (int,) and value < 0) or (value == 0 and name == "width"):
-            raise ValueError(f"no {name}" if value is told else f"wrong {name}")
+            raise ValueError(f"wrong {name}")
 
 
 def _sum(rows: Iterable[tuple]) -> int:

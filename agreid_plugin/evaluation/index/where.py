@@ -53,7 +53,8 @@ class Where:
     @property
     def key(self) -> str:
         """Tells the conditions from others."""
-        return json.dumps([self.sql()[0], *self.sql()[1]])
+        condition, values = self.sql()
+        return json.dumps([condition, *values])
 
     def sql(self) -> tuple[str, list[str | float]]:
         """Return a condition of SQLite and its values; `1` for no condition."""

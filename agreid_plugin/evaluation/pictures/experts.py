@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agreid_plugin.evaluation.pictures.style import FAINT, MAP, OF_VIEW, PALETTE, figure, head, styled
+from agreid_plugin.evaluation.pictures.style import DASHES, FAINT, MAP, OF_VIEW, PALETTE, figure, head, styled
 from agreid_plugin.types import UNKNOWN, View
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 PANELS = 3  # in a row
 SPACIOUS = 4  # cameras below which there is room for two words
-DASHES = ("-", "--", ":", "-.")
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from agreid_plugin.data.datasets.files import read_text
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.pictures.experts import DASHES, History
-from agreid_plugin.evaluation.pictures.style import PALETTE, figure, head, styled
+from agreid_plugin.evaluation.pictures.experts import History
+from agreid_plugin.evaluation.pictures.style import DASHES, PALETTE, figure, head, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +22,8 @@ FILES = ("metrics.json", "*/vis_data/scalars.json")
 STEPS = ("iteration", "iter", "step")
 EXPERTS = "experts/"
 RESULTS = ("mAP", "Rank-1")
+TOTAL = ("total_loss", "loss")
+"""What the hosts call the sum of all losses."""
 MOST_CURVES = 2 * len(PALETTE)
 
 Line = dict[str, Any]
@@ -91,8 +93,8 @@ def draw_curves(lines: Sequence[Line], title: str, protocol: str = "") -> Figure
     Raises:
         InputError: there are no losses in the history.
     """
-    losses = sorted({name for line in lines for name in line if "loss" in name})
-    losses = sorted(losses, key=lambda name: name not in ("total_loss", "loss"))[:MOST_CURVES]
+    names = {name for line in lines for name in line if "loss" in name}
+    losses = sorted(names, key=lambda name: (name not in TOTAL, name))[:MOST_CURVES]
     if not losses:
         raise InputError("the run wrote down no losses")
     results = {name: series(lines, f"{protocol}/{name}") for name in RESULTS} if protocol else {}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
 from PIL import Image
 
-from agreid_plugin.evaluation.showing import printable
+from agreid_plugin.evaluation.showing import document, printable, source_of
 
 READABLE = 720  # pixels of a picture's width on a small screen
-SRC = "data:image/png;base64,"
 _STYLE = """
 :root { color-scheme: light; --ink: #28282c; --faint: #6a6a70; --line: #e0e0e4; }
 body { margin: 0 auto; max-width: 1200px; padding: 16px 24px 48px; background: #fff; color: var(--ink);
@@ -46,16 +43,8 @@ class Section:
 def page(title: str, about: str, sections: Sequence[Section]) -> str:
     """Return the HTML of a page; its pictures are inside."""
     links = " ".join(f'<a href="#{_anchor(each)}">{escape(each.title)}</a>' for each in sections)
-    return "\n".join(
-        [
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
-            f"<h1>{_text(title)}</h1>\n<p>{_text(about)}</p>\n<nav>{links}</nav>",
-            *map(_section, sections),
-            "</body>\n</html>\n",
-        ]
-    )
+    head = f"<h1>{_text(title)}</h1>\n<p>{_text(about)}</p>\n<nav>{links}</nav>"
+    return document(_text(title), _STYLE, [head, *map(_section, sections)])
 
 
 def _section(section: Section) -> str:
@@ -71,7 +60,7 @@ def _section(section: Section) -> str:
 def _picture(name: str, image: Image.Image) -> str:
     """Return an image as wide as the page, but never so small that its words cannot be read: it is scrolled then."""
     least = min(image.width, READABLE)
-    shown = f'<img src="{SRC}{_embedded(image)}" alt="{_text(name)}">'
+    shown = f'<img src="{source_of(image, "PNG")}" alt="{_text(name)}">'
     return f'<div class="wide" style="--least: {least}px">{shown}</div>'
 
 
@@ -92,12 +81,6 @@ def _class(cell: str, _: int) -> str:
 
 def _told(_: str, place: int) -> str:
     return ' class="told"' if place else ""
-
-
-def _embedded(image: Image.Image) -> str:
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()
 
 
 def _anchor(section: Section) -> str:

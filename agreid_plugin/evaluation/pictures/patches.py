@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from agreid_plugin.evaluation.pictures.style import HEAT, PALETTE, bare, figure, head, styled
-from agreid_plugin.types import UNKNOWN, Record
+from agreid_plugin.evaluation.pictures.style import HEAT, PALETTE, bare, figure, head, seen_from, styled
+from agreid_plugin.types import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,12 +46,6 @@ class Looked:
     choices: tuple[Choice, ...] = ()
     attention: np.ndarray | None = None  # (N,) adding up to 1, or less where other tokens have some of it
 
-    @property
-    def about(self) -> str:
-        """View and camera in words."""
-        view = "view unknown" if self.record.view is None else self.record.view.name.lower()
-        return view if self.record.camera == UNKNOWN else f"{view}\ncam {self.record.camera}"
-
 
 def chosen_mask(looked: Looked, places: np.ndarray) -> np.ndarray:
     """Return which patches are among some places: (R, K) of True and False."""
@@ -82,7 +76,8 @@ def draw_choices(looked: Sequence[Looked], title: str, queries: int = 3, about: 
     panels = drawing.subplots(len(looked), 1 + len(columns), squeeze=False)
     for row, each in zip(panels, looked, strict=True):
         row[0].imshow(enlarged(each.pixels))
-        row[0].text(-0.06, 0.5, each.about, transform=row[0].transAxes, ha="right", va="center", fontsize=7)
+        about_it = seen_from(each.record).replace(", ", "\n")
+        row[0].text(-0.06, 0.5, about_it, transform=row[0].transAxes, ha="right", va="center", fontsize=7)
         for axes, (branch, query) in zip(row[1:], columns, strict=True):
             _draw_choice(axes, each, branch, query)
     for axes in panels.flat:
@@ -119,7 +114,7 @@ def draw_attention(looked: Sequence[Looked], title: str, about: str = "") -> Fig
         band, column = divmod(place, across)
         above, below = panels[2 * band][column], panels[2 * band + 1][column]
         above.imshow(enlarged(each.pixels))
-        above.set_title(each.about.replace("\n", ", "), fontsize=7)
+        above.set_title(seen_from(each.record), fontsize=7)
         mapped = _heat(below, each.pixels, heat, most)
     head(drawing, title, about)
     wide, high = drawing.get_size_inches()

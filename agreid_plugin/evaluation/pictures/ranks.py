@@ -7,10 +7,10 @@ from functools import cache
 
 from PIL import Image, ImageDraw, ImageFont
 
-from agreid_plugin.evaluation.pictures.style import RIGHT, WRONG
+from agreid_plugin.evaluation.pictures.style import RIGHT, WRONG, seen_from
 from agreid_plugin.evaluation.rank_lists import RankList
 from agreid_plugin.evaluation.showing import INK, THUMBNAIL, Font, mounted, wrapped
-from agreid_plugin.types import UNKNOWN, Record
+from agreid_plugin.types import Record
 
 PAPER, FAINT = (255, 255, 255), (106, 106, 112)
 MARGIN, GAP, BETWEEN = 20, 10, 34  # around all; between images; between a query and its images
@@ -37,12 +37,12 @@ def sheet(rankings: Sequence[RankList], title: str, about: str = "", notes: Sequ
     width = max(width, int(2 * MARGIN + max(_font(TITLE).getlength(title), _font(TEXT).getlength(about) + 330)))
     paper = Image.new("RGB", (width, HEAD + len(rankings) * ROW), PAPER)
     pen = ImageDraw.Draw(paper)
-    pen.text((MARGIN, 14), title, fill=INK, font=_font(TITLE), stroke_width=0)
+    pen.text((MARGIN, 14), title, fill=INK, font=_font(TITLE))
     pen.text((MARGIN, 52), about, fill=FAINT, font=_font(TEXT))
     _legend(pen, width - MARGIN)
     for number, ranking in enumerate(rankings):
         note = notes[number] if notes else ""
-        _row(paper, HEAD + number * ROW, ranking, note)
+        _row(paper, number, ranking, note)
     return paper
 
 
@@ -52,8 +52,8 @@ def place_of(row: int, rank: int) -> tuple[int, int]:
     return left, HEAD + row * ROW
 
 
-def _row(paper: Image.Image, top: int, ranking: RankList, note: str) -> None:
-    pen = ImageDraw.Draw(paper)
+def _row(paper: Image.Image, row: int, ranking: RankList, note: str) -> None:
+    pen, (_, top) = ImageDraw.Draw(paper), place_of(row, 0)
     if ranking.caption:
         _write(pen, (MARGIN, top), shortened(wrapped([ranking.caption], CELL[0], _font(TEXT)), CELL[1] // LINE))
         _write(pen, (MARGIN, top + CELL[1] + 4), [note])
@@ -61,8 +61,8 @@ def _row(paper: Image.Image, top: int, ranking: RankList, note: str) -> None:
         _mount(paper, (MARGIN, top), ranking.query, f"query  {note}", INK)
     line = MARGIN + CELL[0] + BETWEEN // 2
     pen.line((line, top, line, top + CELL[1]), fill=(200, 200, 204), width=2)
-    for number, each in enumerate(ranking.listed):
-        left = MARGIN + CELL[0] + BETWEEN + number * (CELL[0] + GAP)
+    for number, each in enumerate(ranking.listed, start=1):
+        left, _ = place_of(row, number)
         color = RIGHT if each.right else WRONG
         _mount(paper, (left, top), each.record, f"{each.rank}   {each.distance:.3f}", color)
         _badge(paper, (left + CELL[0] - BORDER - BADGE - 3, top + BORDER + BADGE + 3), each.right)
@@ -80,11 +80,9 @@ def _mount(
     left, top = corner
     paper.paste(color, (left, top, left + CELL[0], top + CELL[1]))
     paper.paste(mounted(record.path), (left + BORDER, top + BORDER))
-    view = "view unknown" if record.view is None else record.view.name.lower()
-    camera = "" if record.camera == UNKNOWN else f", cam {record.camera}"
     pen = ImageDraw.Draw(paper)
     pen.text((left, top + CELL[1] + 4), words, fill=INK, font=_font(TEXT))
-    pen.text((left, top + CELL[1] + 4 + LINE), f"{view}{camera}", fill=FAINT, font=_font(TEXT))
+    pen.text((left, top + CELL[1] + 4 + LINE), seen_from(record), fill=FAINT, font=_font(TEXT))
 
 
 def _badge(paper: Image.Image, center: tuple[int, int], right: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from PIL import Image
 
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.types import View
+from agreid_plugin.types import UNKNOWN, Record, View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +20,8 @@ P = ParamSpec("P")
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#C9B800")
 """Okabe and Ito's colors, the yellow a little darker than theirs: it is drawn on white."""
+DASHES = ("-", "--", ":", "-.")
+"""Lines beyond the colors, which begin anew."""
 RIGHT, WRONG = (0, 158, 115), (213, 94, 0)
 INK, FAINT, REST = "#28282c", "#6a6a70", "#d4d4d8"
 MARKERS = {View.AERIAL: "^", View.GROUND: "o", None: "s"}
@@ -69,6 +71,12 @@ def figure(width: float, height: float) -> Figure:
 
     layout = ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.01, hspace=0.01)
     return Figure(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
+
+
+def seen_from(record: Record) -> str:
+    """Return an image's view and camera in words."""
+    view = "view unknown" if record.view is None else record.view.name.lower()
+    return view if record.camera == UNKNOWN else f"{view}, cam {record.camera}"
 
 
 def bare(axes: Axes, title: str = "") -> None:
