@@ -24,10 +24,10 @@ from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.data.datasets import dataset_name
 from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.hosts.fastreid import checks, hooks, solver
+from agreid_plugin.hosts.fastreid.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.config import changed, load_config
 from agreid_plugin.hosts.fastreid.losses import build_objectives
 from agreid_plugin.hosts.fastreid.methods import HostMethod
-from agreid_plugin.hosts.fastreid.svpr import with_attributes
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 

@@ -16,6 +16,7 @@ from agreid_plugin.data.attributes import AttributeSchema, choose, expanded
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config import Key, changed, declare, said_of
 from agreid_plugin.hosts.fastreid.datasets import RecordDataset, dataset_root, load_dataset, options_of, source_of
+from agreid_plugin.hosts.fastreid.methods import method_of
 from agreid_plugin.types import UNKNOWN
 
 KEYS = (
@@ -54,8 +55,10 @@ def schema_of(cfg) -> AttributeSchema | None:
     return _of_datasets(cfg, [load_dataset(name, dataset_root(cfg), [], **options_of(cfg, name)) for name in ours])
 
 
-def with_schema(cfg):
-    """Return the configuration with the attributes of `schema_of` in `MODEL.SVPR.ATTRIBUTES`."""
+def with_attributes(cfg):
+    """Return the configuration with the attributes that its model learns, if any, in `MODEL.SVPR.ATTRIBUTES`."""
+    if not method_of(cfg).learns_attributes(cfg):
+        return cfg
     schema = schema_of(cfg)
     rows = NONE if schema is None else [[name, list(values)] for name, values in schema.groups.items()]
     return changed(cfg, "MODEL.SVPR.ATTRIBUTES", list(rows))
@@ -64,8 +67,8 @@ def with_schema(cfg):
 def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
     """Return the attributes to give with each training image.
 
-    Once a model's attributes are written down, see `with_schema`, it learns from them: then training images must not
-    have other values, and the attribute file must know every training identity.
+    Once a model's attributes are written down, see `with_attributes`, it learns from them: then training images must
+    not have other values, and the attribute file must know every training identity.
     """
     if not cfg.MODEL.SVPR.ATTRIBUTES:
         return _of_datasets(cfg, datasets)

@@ -20,6 +20,7 @@ from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.config import changed, load_config
 from agreid_plugin.hosts.fastreid.data import platform_of, view_of
+from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.hosts.fastreid.losses import check_losses
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.hosts.fastreid.solver import check_solver
@@ -222,11 +223,6 @@ def check_test_views(model: torch.nn.Module, test_set: TestSet) -> None:
                 f"{type(method).__name__} needs the {field[:-1]} of every test image, but {len(unknown_ones)} of "
                 f"{test_set.dataset.name} have none, for example {unknown_ones[0]}; set MODEL.VIEW predicted"
             )
-
-
-def plain(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model inside a wrapper for many processes."""
-    return getattr(model, "module", model)
 
 
 def check_best_metric(cfg, sets: Iterable[TestSet]) -> None:

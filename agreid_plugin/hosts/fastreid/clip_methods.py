@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from fastreid.engine.hooks import HookBase
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor
 
@@ -13,22 +14,13 @@ from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
 from agreid_plugin.hosts.fastreid.heads import make_head
 from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod
+from agreid_plugin.hosts.fastreid.prompt_stage import PromptStage, schedule_of
 from agreid_plugin.losses import IdentityLoss
 from agreid_plugin.methods import clip_reid
-from agreid_plugin.methods.clip_reid import PromptSchedule
 
-STAGE = "MODEL.CLIP_REID.STAGE1"
 KEYS = (
     Key("MODEL.CLIP.NECK", "before", "CLIPBaseline, CLIPReID: compare features before or after the heads' norms."),
     Key("MODEL.CLIP_REID.I2T_WEIGHT", 1.0, "CLIP-ReID: weight of the loss of images and texts, smoothed as CE is."),
-    Key(f"{STAGE}.PROMPTS", "", "CLIP-ReID: prompts.pth of an earlier run on the same identities, instead of stage 1."),
-    Key(f"{STAGE}.EPOCHS", 120, "CLIP-ReID, stage 1: epochs that learn the prompts."),
-    Key(f"{STAGE}.BATCH", 64, "CLIP-ReID, stage 1: images a step, of all processes together."),
-    Key(f"{STAGE}.LR", 3.5e-4, "CLIP-ReID, stage 1: Adam's rate after warm-up."),
-    Key(f"{STAGE}.WEIGHT_DECAY", 1e-4, "CLIP-ReID, stage 1: weight decay of the prompts."),
-    Key(f"{STAGE}.WARMUP_EPOCHS", 5, "CLIP-ReID, stage 1: epochs of linear warm-up."),
-    Key(f"{STAGE}.WARMUP_LR", 1e-5, "CLIP-ReID, stage 1: rate that warm-up starts from."),
-    Key(f"{STAGE}.MIN_LR", 1e-6, "CLIP-ReID, stage 1: rate of the last epoch, which a cosine leads to."),
 )
 declare(KEYS)
 declare_architecture("CLIPReID", {"SupConLoss": ""})
@@ -72,24 +64,19 @@ class CLIPReID(HostMethod, clip_reid.CLIPReID):
             )
         self.keep_normalization(cfg)
 
+    @classmethod
+    def training_hooks(cls, cfg) -> list[HookBase]:
+        """Return the first stage."""
+        return [PromptStage(cfg)]
+
+    @classmethod
+    def weight_files(cls, cfg) -> dict[str, str]:
+        """Return the prompts of an earlier run."""
+        return {"prompts": cfg.MODEL.CLIP_REID.STAGE1.PROMPTS}
+
     def stage_features(self, inputs: dict[str, Any]) -> Tensor:
         """Return what the first stage learns from of a batch of the host's: (B, E)."""
         return self.image_features(self.normalized(inputs).images)
-
-
-def schedule_of(cfg) -> PromptSchedule:
-    """Return how the first stage learns."""
-    node = cfg.MODEL.CLIP_REID.STAGE1
-    with said_of(STAGE):
-        return PromptSchedule(
-            epochs=node.EPOCHS,
-            rate=node.LR,
-            batch=node.BATCH,
-            weight_decay=node.WEIGHT_DECAY,
-            warmup_epochs=node.WARMUP_EPOCHS,
-            warmup_rate=node.WARMUP_LR,
-            min_rate=node.MIN_LR,
-        )
 
 
 def _text_loss(cfg) -> IdentityLoss:

@@ -15,11 +15,12 @@ from agreid_plugin.hosts.fastreid import (  # noqa: F401 - importing them puts t
     gradient_cache,
     host_losses,
     losses,
-    methods,
     solver,
     svpr,
     tag_clip,
     text_data,
+    vdt,
+    visa,
 )
 
 PLUGIN_GROUP = "fastreid.plugins"

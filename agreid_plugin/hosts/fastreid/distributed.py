@@ -23,6 +23,11 @@ class AnyDeviceDataParallel(DistributedDataParallel):
         super().__init__(module, device_ids=[torch.cuda.current_device()] if on_gpu else None, **kwargs)
 
 
+def plain(model: nn.Module) -> nn.Module:
+    """Return the model inside a wrapper for many processes."""
+    return getattr(model, "module", model)
+
+
 def in_local_group(main: Callable[..., None], *args: Any) -> None:
     """Run `main(*args)`, in a run of several processes after giving the host its group of this machine's."""
     if not dist.is_initialized():

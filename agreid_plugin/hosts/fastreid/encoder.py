@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from agreid_plugin.hosts.encoder import Encoder, Settings, maker_of
 from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.adapter import to_host
+from agreid_plugin.hosts.fastreid.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.clip import with_activation
 from agreid_plugin.hosts.fastreid.config import changed, load_config
 from agreid_plugin.hosts.fastreid.methods import HostMethod
-from agreid_plugin.hosts.fastreid.svpr import with_attributes
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.hosts.weights import load_weights, require_weights

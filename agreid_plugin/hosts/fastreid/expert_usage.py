@@ -9,7 +9,7 @@ from fastreid.utils import comm
 from fastreid.utils.events import get_event_storage
 from torch import nn
 
-from agreid_plugin.hosts.fastreid.checks import plain
+from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.nn.usage import Mixture, UsageCounter, complaints, merged, scalars
 
 _logger = logging.getLogger("fastreid.train")

@@ -16,7 +16,7 @@ from torch import nn
 from agreid_plugin.data.protocols import protocol, select
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.fastreid import checks, data
-from agreid_plugin.hosts.fastreid.attributes import NONE
+from agreid_plugin.hosts.fastreid.attributes import NONE, with_attributes
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.evaluator import test_sets
 from agreid_plugin.hosts.fastreid.explain_model import (
@@ -28,7 +28,6 @@ from agreid_plugin.hosts.fastreid.explain_model import (
     size_rows,
     times,
 )
-from agreid_plugin.hosts.fastreid.svpr import with_attributes
 from agreid_plugin.hosts.fastreid.text_data import reads_captions
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.types import View

@@ -20,15 +20,6 @@ from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
 
 Row = tuple[str, str]
-PART_OF_TERM = {
-    "view_loss": "view_head",
-    "orthogonal_loss": "view_head",
-    "predictor_loss": "view_predictor",
-    "balance_loss": "backbone.queries.experts",
-    "attribute_loss": "backbone.asmoe",
-    "id_loss": "classifier",
-}
-"""The module without which a method's own loss is not computed."""
 
 
 def model_rows(cfg, model: nn.Module, classes: int) -> Iterator[Row]:
@@ -98,9 +89,10 @@ def loss_rows(cfg, model: nn.Module) -> Iterator[Row]:
 
 def own_loss_rows(model: nn.Module) -> Iterator[Row]:
     """Tell the losses that a method brings along, which its keys weigh."""
+    needed = getattr(model, "computed_with", {})
     for name, module in model.named_children():
         weight = getattr(module, "weight", None)
-        if name.endswith("_loss") and isinstance(weight, int | float) and _has(model, PART_OF_TERM.get(name, name)):
+        if name.endswith("_loss") and isinstance(weight, int | float) and _has(model, needed.get(name, name)):
             yield name, f"weight {weight:g}, of {type(model).__name__} itself"
 
 

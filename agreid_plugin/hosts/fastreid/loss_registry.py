@@ -106,9 +106,10 @@ def _problem(name: str, needs: str, architecture: str) -> str:
 
 def _makers(part: str) -> list[str]:
     """Return the registered architectures that make a part, for any loss or for those that they have built in."""
-    return [
+    makers = (
         name
         for name, facts in ARCHITECTURES.items()
         if name in META_ARCH_REGISTRY._obj_map
         and (part in facts.parts or any(LOSSES[own].needs == part for own in facts.own if own in LOSSES))
-    ]
+    )
+    return sorted(makers, key=str.lower)

@@ -1,11 +1,12 @@
-"""Our methods as meta-architectures of the host."""
+"""What our methods share as meta-architectures of the host; each has a file of its own."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
+from fastreid.engine.hooks import HookBase
 from fastreid.modeling.backbones import BACKBONE_REGISTRY, build_backbone
 from fastreid.modeling.losses.cross_entroy_loss import log_accuracy
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
@@ -14,35 +15,39 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.adapter import from_host
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone
-from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
-from agreid_plugin.hosts.fastreid.heads import make_head
-from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
-from agreid_plugin.methods import vdt, visa
-from agreid_plugin.methods.visa import ViSABackbone
-from agreid_plugin.nn.decoupled import DecoupledEncoder
-from agreid_plugin.types import VIEW_SOURCES, Batch, View
+from agreid_plugin.hosts.fastreid.config import Key, declare
+from agreid_plugin.types import VIEW_SOURCES, Batch
 
 KEYS = (
     Key("MODEL.VIEW", "given", "Where the view of a test image comes from, if the method needs it: given | predicted."),
-    Key("MODEL.VDT.VIEW_WEIGHT", 0.001, "VDT: weight of the view classification and of the orthogonality."),
-    Key("MODEL.VDT.NECK_SEES_CLS", True, "VDT: let class tokens into the running statistics of the head's norm."),
-    Key("MODEL.VISA.VIEW_WEIGHT", 1.0, "ViSA: weight of the view classification and of the orthogonality."),
-    Key("MODEL.VISA.BALANCE_WEIGHT", -1.0, "ViSA: lambda, weight of the load balance; -1: 1e-3 paper, 1e-4 released."),
 )
 declare(KEYS)
-declare_architecture("VDT", {"ViewLoss": "MODEL.VDT.VIEW_WEIGHT", "OrthogonalLoss": "MODEL.VDT.VIEW_WEIGHT"})
-declare_architecture(
-    "ViSA",
-    {
-        "ViewLoss": "MODEL.VISA.VIEW_WEIGHT",
-        "OrthogonalLoss": "MODEL.VISA.VIEW_WEIGHT",
-        "LoadBalanceLoss": "MODEL.VISA.BALANCE_WEIGHT",
-    },
-)
 
 
 class HostMethod:
-    """What stands before a method's class to make it a meta-architecture: the host's dictionaries and normalization."""
+    """What stands before a method's class to make it a meta-architecture: the host's dictionaries and normalization.
+
+    Its outputs have an `identity` with the logits of identities, or it has a `forward` of its own. Where a method needs
+    more of the host than that, it says so in the class methods and attributes below.
+    """
+
+    computed_with: ClassVar[Mapping[str, str]] = {}
+    """The attributes that hold losses of the method's own -> the module without which one is not computed."""
+
+    @classmethod
+    def learns_attributes(cls, _cfg) -> bool:
+        """Tell whether the model of a configuration learns the attributes of its training sets."""
+        return False
+
+    @classmethod
+    def training_hooks(cls, _cfg) -> list[HookBase]:
+        """Return what the method does in the course of a training beside its steps."""
+        return []
+
+    @classmethod
+    def weight_files(cls, _cfg) -> dict[str, str]:
+        """Return role -> file of the weights that a configuration names in keys of the method's own."""
+        return {}
 
     def keep_normalization(self, cfg) -> None:
         """Keep mean and deviation of the pixels, which the host's checkpoints do not hold."""
@@ -73,45 +78,17 @@ class HostMethod:
         return batch.with_(images=(batch.images - self.pixel_mean) / self.pixel_std)
 
 
-@META_ARCH_REGISTRY.register()
-class VDT(HostMethod, vdt.VDT):
-    """VDT, built from a configuration."""
-
-    def __init__(self, cfg):
-        node, core = cfg.MODEL.VDT, core_of(cfg, DecoupledEncoder, "build_vdt_backbone")
-        head = partial(make_head, cfg, core.width)
-        with said_of("MODEL.VDT"):
-            super().__init__(
-                core,
-                head=head(cfg.MODEL.HEADS.NUM_CLASSES),
-                view_head=head(len(View)),
-                objectives=build_objectives(cfg),
-                view_weight=node.VIEW_WEIGHT,
-                neck_sees_cls=node.NECK_SEES_CLS,
-            )
-        self.keep_normalization(cfg)
+def method_of(cfg) -> type[HostMethod]:
+    """Return the class of a configuration's meta-architecture, one that asks for nothing where it is the host's."""
+    architecture = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    return architecture if isinstance(architecture, type) and issubclass(architecture, HostMethod) else HostMethod
 
 
-@META_ARCH_REGISTRY.register()
-class ViSA(HostMethod, visa.ViSA):
-    """ViSA, built from a configuration."""
-
-    def __init__(self, cfg):
-        if cfg.MODEL.VIEW not in VIEW_SOURCES:
-            raise unknown("MODEL.VIEW", cfg.MODEL.VIEW, VIEW_SOURCES)
-        node, core = cfg.MODEL.VISA, core_of(cfg, ViSABackbone, "build_visa_backbone")
-        with said_of("MODEL.VISA"):
-            super().__init__(
-                core,
-                cfg.MODEL.HEADS.NUM_CLASSES,
-                variant=node.VARIANT,
-                view=cfg.MODEL.VIEW,
-                make_head=partial(make_head, cfg, core.width),
-                objectives=build_objectives(cfg),
-                view_weight=node.VIEW_WEIGHT,
-                balance_weight=None if node.BALANCE_WEIGHT < 0 else node.BALANCE_WEIGHT,
-            )
-        self.keep_normalization(cfg)
+def view_source(cfg) -> str:
+    """Return where the view of a test image comes from."""
+    if cfg.MODEL.VIEW not in VIEW_SOURCES:
+        raise unknown("MODEL.VIEW", cfg.MODEL.VIEW, VIEW_SOURCES)
+    return cfg.MODEL.VIEW
 
 
 def core_of(cfg, kind: type[nn.Module], builder: str) -> nn.Module:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from fastreid.evaluation import inference_context
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
 from tabulate import tabulate
 from torch import nn
@@ -19,6 +20,7 @@ from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts.fastreid.data import build_test_loader
+from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.types import AttributeGuess, Record
 
 
@@ -46,11 +48,8 @@ def predict(cfg, model: nn.Module, test_set: TestSet) -> list[Prediction]:
     Returns:
         The guesses in the order of the test set's records on the main process, nothing on the others.
     """
-    describe = getattr(getattr(model, "module", model), "describe", None)
-    if describe is None:
-        raise InputError(
-            f"MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE} knows nothing of attributes; SVPR does"
-        )
+    require_describing(cfg)
+    describe = plain(model).describe
     loader = build_test_loader(cfg, test_set.records)
     loader.progress = loader.progress and "describing"
     found: dict[str, list[AttributeGuess]] = {}
@@ -60,6 +59,16 @@ def predict(cfg, model: nn.Module, test_set: TestSet) -> list[Prediction]:
     by_path = {path: guesses for part in comm.gather(found, dst=0) for path, guesses in part.items()}
     records = test_set.records if comm.is_main_process() else ()
     return [Prediction(r.path, g.name, g.value, g.confidence) for r in records for g in by_path[r.path]]
+
+
+def require_describing(cfg) -> None:
+    """Refuse a meta-architecture that cannot tell attributes."""
+    able = [name for name, kind in META_ARCH_REGISTRY._obj_map.items() if hasattr(kind, "describe")]
+    if cfg.MODEL.META_ARCHITECTURE not in able:
+        raise InputError(
+            f"MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE} knows nothing of attributes; "
+            f"{', '.join(able)} {'do' if len(able) > 1 else 'does'}"
+        )
 
 
 def check_predictions_file(path: str | Path) -> Path:

@@ -18,15 +18,15 @@ import torch.distributed as dist
 from fastreid.engine import hooks
 from fastreid.evaluation import inference_context
 from fastreid.utils import comm
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import data
-from agreid_plugin.hosts.fastreid.checks import plain
-from agreid_plugin.hosts.fastreid.clip_methods import STAGE, CLIPReID, schedule_of
-from agreid_plugin.methods.clip_reid import learn_prompts
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
+from agreid_plugin.hosts.fastreid.distributed import plain
+from agreid_plugin.methods.clip_reid import CLIPReID, PromptSchedule, learn_prompts
 from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.types import Record
 
@@ -34,11 +34,33 @@ _logger = logging.getLogger("fastreid.prompts")
 
 FILE_NAME = "prompts.pth"
 LINES = 10  # of progress in the log
+NODE = "MODEL.CLIP_REID.STAGE1"
+KEYS = (
+    Key(f"{NODE}.PROMPTS", "", "CLIP-ReID: prompts.pth of an earlier run on the same identities, instead of stage 1."),
+    Key(f"{NODE}.EPOCHS", 120, "CLIP-ReID, stage 1: epochs that learn the prompts."),
+    Key(f"{NODE}.BATCH", 64, "CLIP-ReID, stage 1: images a step, of all processes together."),
+    Key(f"{NODE}.LR", 3.5e-4, "CLIP-ReID, stage 1: Adam's rate after warm-up."),
+    Key(f"{NODE}.WEIGHT_DECAY", 1e-4, "CLIP-ReID, stage 1: weight decay of the prompts."),
+    Key(f"{NODE}.WARMUP_EPOCHS", 5, "CLIP-ReID, stage 1: epochs of linear warm-up."),
+    Key(f"{NODE}.WARMUP_LR", 1e-5, "CLIP-ReID, stage 1: rate that warm-up starts from."),
+    Key(f"{NODE}.MIN_LR", 1e-6, "CLIP-ReID, stage 1: rate of the last epoch, which a cosine leads to."),
+)
+declare(KEYS)
 
 
-def has_prompt_stage(model: nn.Module) -> bool:
-    """Tell whether a model, which a wrapper for many processes may hold, learns prompts first."""
-    return isinstance(plain(model), CLIPReID)
+def schedule_of(cfg) -> PromptSchedule:
+    """Return how the first stage learns."""
+    node = cfg.MODEL.CLIP_REID.STAGE1
+    with said_of(NODE):
+        return PromptSchedule(
+            epochs=node.EPOCHS,
+            rate=node.LR,
+            batch=node.BATCH,
+            weight_decay=node.WEIGHT_DECAY,
+            warmup_epochs=node.WARMUP_EPOCHS,
+            warmup_rate=node.WARMUP_LR,
+            min_rate=node.MIN_LR,
+        )
 
 
 class PromptStage(hooks.HookBase):
@@ -108,7 +130,7 @@ def write_prompts(path: Path, method: CLIPReID, names: Sequence[str], losses: Se
 
 def read_prompts(path: str | Path, method: CLIPReID, names: Sequence[str]) -> Tensor:
     """Read the prompts of exactly these identities: (I, K, D)."""
-    key = f"{STAGE}.PROMPTS"
+    key = f"{NODE}.PROMPTS"
     if not os.path.isfile(path):
         raise InputError(f"{key} {path} does not exist")
     content = read_checkpoint(path)

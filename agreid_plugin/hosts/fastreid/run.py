@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from fastreid.engine import default_setup, defaults
 from fastreid.evaluation import verify_results
-from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
 from fastreid.utils.env import seed_all_rng
 from fastreid.utils.logger import setup_logger
@@ -25,10 +24,11 @@ from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts import console, launching
 from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.agsynth import make_missing
+from agreid_plugin.hosts.fastreid.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.clip import with_activation
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.data import source_of
-from agreid_plugin.hosts.fastreid.distributed import in_local_group
+from agreid_plugin.hosts.fastreid.distributed import in_local_group, plain
 from agreid_plugin.hosts.fastreid.encoder import load_trained
 from agreid_plugin.hosts.fastreid.evaluator import comparison, test_sets
 from agreid_plugin.hosts.fastreid.predictions import (
@@ -36,10 +36,10 @@ from agreid_plugin.hosts.fastreid.predictions import (
     accuracy_table,
     check_predictions_file,
     predict,
+    require_describing,
     write_predictions,
 )
 from agreid_plugin.hosts.fastreid.run_record import common
-from agreid_plugin.hosts.fastreid.svpr import with_attributes
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.interruption import Interruption
 from agreid_plugin.hosts.reporting import PRINTED, computable, report, save_thresholds, speak_through
@@ -116,8 +116,7 @@ def _check_attributes_file(cfg, args: Namespace) -> None:
     if args.features:
         raise InputError("--save-attributes asks the model, which --features does without: leave one of them out")
     check_predictions_file(args.save_attributes)
-    if not hasattr(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), "describe"):
-        raise InputError(f"--save-attributes: {cfg.MODEL.META_ARCHITECTURE} knows nothing of attributes; SVPR does")
+    require_describing(cfg)
 
 
 def _launch(main: Callable, cfg, args: Namespace) -> None:
@@ -187,7 +186,7 @@ def _load_model(cfg):
 
 def _check_predictor(model: torch.nn.Module, left_out: Iterable[str], path: str) -> None:
     """Refuse to go by the views of a predictor that the file left untrained."""
-    predicted = getattr(checks.plain(model), "view_source", "") == "predicted"
+    predicted = getattr(plain(model), "view_source", "") == "predicted"
     if predicted and any(name.startswith("view_predictor.") for name in left_out):
         raise InputError(
             f"MODEL.VIEW is predicted, but {path} has no weights of a view predictor (released files never had one): "

@@ -10,6 +10,7 @@ from fastreid.engine import hooks
 from fastreid.utils import comm
 
 from agreid_plugin.hosts.fastreid import compat, data
+from agreid_plugin.hosts.fastreid.methods import method_of
 from agreid_plugin.hosts.run_card import Card
 from agreid_plugin.hosts.run_inputs import tested_on, weight_files
 
@@ -33,9 +34,7 @@ class RunRecord(hooks.HookBase):
                 "global": cfg.SOLVER.IMS_PER_BATCH,
             },
             datasets=data.fingerprints(cfg),
-            weights=weight_files(
-                initial=cfg.MODEL.WEIGHTS, pretrained=pretrained, prompts=cfg.MODEL.CLIP_REID.STAGE1.PROMPTS
-            ),
+            weights=weight_files(initial=cfg.MODEL.WEIGHTS, pretrained=pretrained, **method_of(cfg).weight_files(cfg)),
             **tested_on(self.trainer.test_sets),
             **common(cfg),
         )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
-from agreid_plugin.errors import unknown
-from agreid_plugin.hosts.fastreid.attributes import schema_of, with_schema
+from agreid_plugin.hosts.fastreid.attributes import schema_of
 from agreid_plugin.hosts.fastreid.clip import build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
 from agreid_plugin.hosts.fastreid.heads import make_head
 from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
-from agreid_plugin.hosts.fastreid.methods import HostMethod
+from agreid_plugin.hosts.fastreid.methods import HostMethod, view_source
 from agreid_plugin.methods import svpr
-from agreid_plugin.types import VIEW_SOURCES
 
 KEYS = (
     Key("MODEL.SVPR.VARIANT", "paper", "SVPR-ReID as the `paper` says, or as the `released` code does."),
@@ -55,19 +53,19 @@ declare_architecture(
 )
 
 
-def with_attributes(cfg):
-    """Return the configuration with what its model learns of attributes, if it learns any, written into it."""
-    learns = SVPR.__name__ == cfg.MODEL.META_ARCHITECTURE and cfg.MODEL.SVPR.ASMOE
-    return with_schema(cfg) if learns else cfg
-
-
 @META_ARCH_REGISTRY.register()
 class SVPR(HostMethod, svpr.SVPR):
     """SVPR-ReID, built from a configuration."""
 
+    computed_with: ClassVar = {
+        "view_loss": "view_head",
+        "orthogonal_loss": "view_head",
+        "predictor_loss": "view_predictor",
+        "attribute_loss": "backbone.asmoe",
+    }
+
     def __init__(self, cfg):
-        if cfg.MODEL.VIEW not in VIEW_SOURCES:
-            raise unknown("MODEL.VIEW", cfg.MODEL.VIEW, VIEW_SOURCES)
+        view = view_source(cfg)
         require_clip_backbone(cfg)
         node, towers = cfg.MODEL.SVPR, build_towers(cfg)
         with said_of("MODEL.SVPR"):
@@ -77,7 +75,7 @@ class SVPR(HostMethod, svpr.SVPR):
                 cfg.MODEL.HEADS.NUM_CLASSES,
                 schema_of(cfg) if node.ASMOE else None,
                 variant=node.VARIANT,
-                view=cfg.MODEL.VIEW,
+                view=view,
                 words={platform.lower(): word for platform, word in node.VIEW_WORDS.items()},
                 vdfe=node.VDFE,
                 asmoe=node.ASMOE,
@@ -100,6 +98,11 @@ class SVPR(HostMethod, svpr.SVPR):
             )
         self.cache_text = node.CACHE_TEXT
         self.keep_normalization(cfg)
+
+    @classmethod
+    def learns_attributes(cls, cfg) -> bool:
+        """Tell whether there are experts for attributes."""
+        return cfg.MODEL.SVPR.ASMOE
 
     def describe(self, inputs: dict[str, Any]) -> list:
         """Return what the model takes each image's attributes for, from the host's dictionary of a test batch."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
-from fastreid.engine import hooks
+from fastreid.engine.hooks import HookBase
 from fastreid.modeling.losses.cross_entroy_loss import log_accuracy
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils.events import get_event_storage
-from torch import Tensor, nn
+from torch import Tensor
 
 from agreid_plugin.errors import require_within
 from agreid_plugin.hosts.fastreid.clip import build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
+from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.methods import tag_clip
@@ -67,6 +68,8 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
     With one identity, as for a test alone, it has no classifier, which no test feature needs.
     """
 
+    computed_with: ClassVar = {"id_loss": "classifier"}
+
     def __init__(self, cfg):
         require_clip_backbone(cfg)
         node, towers = cfg.MODEL.TAG_CLIP, build_towers(cfg)
@@ -103,6 +106,11 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
         self.objectives = build_objectives(cfg)
         self.keep_normalization(cfg)
 
+    @classmethod
+    def training_hooks(cls, cfg) -> list[HookBase]:
+        """Return what has the share of soft labels grow."""
+        return [SoftLabelRamp(cfg)]
+
     def forward(self, inputs: dict[str, Any] | Tensor) -> dict[str, Tensor] | Tensor:
         """Return the losses in training, the features of images or of sentences otherwise."""
         if not self.training:
@@ -133,7 +141,7 @@ def _log_accuracies(outputs: TAGCLIPOutputs, batch: Batch) -> None:
         get_event_storage().put_scalar("view_accuracy", right)
 
 
-class SoftLabelRamp(hooks.HookBase):
+class SoftLabelRamp(HookBase):
     """Has the share of soft labels grow from 0 to `SOFT_LABEL`, iteration by iteration; a resumed run goes on there."""
 
     def __init__(self, cfg):
@@ -143,14 +151,5 @@ class SoftLabelRamp(hooks.HookBase):
         """Set the share of this iteration."""
         iterations = self._epochs * self.trainer.iters_per_epoch
         passed = min(self.trainer.iter / iterations, 1.0) if iterations else 1.0
-        _method(self.trainer.model).soft_label = self._share * passed
+        plain(self.trainer.model).soft_label = self._share * passed
         self.trainer.storage.put_scalar("soft_label", self._share * passed, smoothing_hint=False)
-
-
-def has_soft_labels(model: nn.Module) -> bool:
-    """Tell whether a model, which a wrapper for many processes may hold, learns from labels of its own."""
-    return isinstance(_method(model), TAGCLIP)
-
-
-def _method(model: nn.Module) -> nn.Module:
-    return getattr(model, "module", model)

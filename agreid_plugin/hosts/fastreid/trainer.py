@@ -19,15 +19,15 @@ from agreid_plugin.hosts.checkpointing import surviving_the_disk
 from agreid_plugin.hosts.fastreid import checks, data, solver
 from agreid_plugin.hosts.fastreid.bad_images import BadImageList
 from agreid_plugin.hosts.fastreid.config import changed
+from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, share_buffers, test_sets
 from agreid_plugin.hosts.fastreid.expert_usage import ExpertUsage, has_experts
 from agreid_plugin.hosts.fastreid.gradient_cache import set_chunk
 from agreid_plugin.hosts.fastreid.guard import LearningGuard
 from agreid_plugin.hosts.fastreid.hooks import EvalHook, PeriodicCheckpointer, PeriodicWriter, StepTold
 from agreid_plugin.hosts.fastreid.loop import ResumableTrainer
-from agreid_plugin.hosts.fastreid.prompt_stage import PromptStage, has_prompt_stage
+from agreid_plugin.hosts.fastreid.methods import method_of
 from agreid_plugin.hosts.fastreid.run_record import RunRecord
-from agreid_plugin.hosts.fastreid.tag_clip import SoftLabelRamp, has_soft_labels
 from agreid_plugin.hosts.fastreid.text_data import ImagesThenCaptions
 from agreid_plugin.hosts.fastreid.writers import JSONWriter, ProgressWriter, TensorboardWriter
 from agreid_plugin.hosts.reporting import PRINTED
@@ -131,7 +131,7 @@ class Trainer(ResumableTrainer):
         for test_set in test_sets(cfg) if sets is None else sets:
             checks.check_test_views(model, test_set)
             loader, evaluator = cls.build_evaluator(cfg, test_set)
-            evaluator.views = getattr(checks.plain(model), "view_source", "")
+            evaluator.views = getattr(plain(model), "view_source", "")
             inference_on_dataset(model, loader, evaluator, flip_test=cfg.TEST.FLIP.ENABLED)
             evaluators[test_set.dataset.name] = evaluator
         return evaluators
@@ -149,10 +149,7 @@ class Trainer(ResumableTrainer):
             elif isinstance(hook, hooks.LRScheduler) and self.cfg.SOLVER.SCHED_STEP == "iteration":
                 hook = solver.IterationScheduler(self.optimizer, self.scheduler)
             ours.append(hook)
-        if has_prompt_stage(self.model):
-            ours.insert(1, PromptStage(self.cfg))  # behind the timer, whose end an error would miss
-        if has_soft_labels(self.model):
-            ours.append(SoftLabelRamp(self.cfg))
+        ours[1:1] = method_of(self.cfg).training_hooks(self.cfg)  # behind the timer, whose end an error would miss
         if self.cfg.DATASETS.BAD_IMAGES == "skip":
             ours.insert(0, BadImageList(self._trainer.data_loader.dataset.bad_images, self.cfg.OUTPUT_DIR))
         if self.cfg.SOLVER.LEARNING_GUARD:
@@ -183,7 +180,7 @@ class Trainer(ResumableTrainer):
     def resume_or_load(self, resume=True):
         """Continue the run in `OUTPUT_DIR` if asked and there is one, else load `MODEL.WEIGHTS`."""
         if not (resume and self.resume()) and self.cfg.MODEL.WEIGHTS:
-            load_weights(checks.plain(self.model), self.cfg.MODEL.WEIGHTS)
+            load_weights(plain(self.model), self.cfg.MODEL.WEIGHTS)
 
     def before_train(self):
         """Run the hooks' part; a data worker may have died by now."""
