@@ -4,9 +4,12 @@ import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from signal import Signals
+from typing import TypeVar
 
 MOST_SHOWN = 20  # known names spelled out in a complaint about an unknown one
 LONGEST = 2000  # characters of a complaint, of which what a file says may be endless
+
+Given = TypeVar("Given")
 
 
 class InputError(ValueError):
@@ -17,8 +20,8 @@ class InputError(ValueError):
     with 2.
     """
 
-    def __init__(self, *args: object, **kwargs: object):
-        super().__init__(*(_one_line(arg) if isinstance(arg, str) else arg for arg in args), **kwargs)
+    def __init__(self, *args: object):
+        super().__init__(*(_one_line(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 def _one_line(text: str) -> str:
@@ -68,6 +71,21 @@ def require_within(name: str, value: float, low: float, high: float) -> float:
     if not (isinstance(value, int | float) and math.isfinite(value) and low <= value <= high):
         bounds = f"between {low} and {high}" if math.isfinite(high) else f"{low} or more"
         raise InputError(f"{name}={value!r} should be {bounds}")
+    return value
+
+
+def require_known(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return a name that is among the known ones, or refuse it; see `unknown`."""
+    known = list(known)
+    if name not in known:
+        raise unknown(kind, name, known)
+    return name
+
+
+def require_given(name: str, value: Given | None) -> Given:
+    """Return what may be left out elsewhere and is needed here, or ask for it by name."""
+    if value is None:
+        raise InputError(f"{name}=None should be given")
     return value
 
 

@@ -90,9 +90,9 @@ class Batch:
 
     def only(self, names: frozenset[str] | set[str]) -> Batch:
         """Keep the named fields alone, so that a model cannot see the others."""
-        return Batch(**{name: value for name, value in self.present().items() if name in names})
+        return replace(self, **dict.fromkeys(self.present().keys() - names))
 
-    def with_(self, **values: Tensor | tuple[str, ...] | None) -> Batch:
+    def with_(self, **values: Any) -> Batch:
         """Return a copy with some fields replaced."""
         return replace(self, **values)
 

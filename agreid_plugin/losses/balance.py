@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,7 @@ class LoadBalanceLoss(nn.Module):
         terms = [_share(*router) * load_balance(*router) for router in joined]
         if not terms:
             raise InputError("routers=[] should have one entry or more")
-        return self.weight * sum(terms)
+        return self.weight * reduce(torch.add, terms)
 
     def extra_repr(self) -> str:
         """Name the hyper-parameters when printed."""

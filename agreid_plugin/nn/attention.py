@@ -137,3 +137,12 @@ class PostNormBlock(nn.Module):
         """Run the block: (B, T, D) -> (B, T, D)."""
         tokens = self.norm1(tokens + self.attn(tokens))
         return self.norm2(tokens + self.mlp(tokens))
+
+
+def draw_linear(module: nn.Module) -> None:
+    """Draw the linear layers within a module from a narrow normal distribution, their biases at zero."""
+    for each in module.modules():
+        if isinstance(each, nn.Linear):
+            nn.init.trunc_normal_(each.weight, std=0.02)
+            if each.bias is not None:
+                nn.init.zeros_(each.bias)

@@ -72,7 +72,7 @@ def require_file(path: str | Path) -> None:
         raise InputError(f"weight file {path} does not exist")
 
 
-def read_checkpoint(path: str | Path) -> dict:
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint file into `{"model": state dict, ...}` without running code stored in it.
 
     See `read_content`; the state dict may be bare, under `model` or under `state_dict`.

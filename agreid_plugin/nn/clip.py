@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.nn.clip_modules import ResidualBlock, Textual, Visual
+from agreid_plugin.nn.module_lists import ModuleListOf
 
 SOT, EOT = 49406, 49407  # tokens that start and end a sentence
 SPECIAL_WORD = re.compile(r"<(?:start|end)_of_text>", re.IGNORECASE)
@@ -46,16 +48,16 @@ class ImageTower(nn.Module):
         num_patches: P.
     """
 
-    def __init__(self, visual: nn.Module):
+    def __init__(self, visual: Visual):
         super().__init__()
         self.visual = visual
         self.width, self.embed_dim = visual.proj.shape
         self.depth = len(visual.transformer.resblocks)
-        self.image_size, self.grid = tuple(visual.image_size), tuple(visual.grid_size)
+        self.image_size, self.grid = visual.image_size, visual.grid_size
         self.num_patches = self.grid[0] * self.grid[1]
 
     @property
-    def blocks(self) -> nn.ModuleList:
+    def blocks(self) -> ModuleListOf[ResidualBlock]:
         """The blocks, each with `ln_1`, `attn`, `ln_2` and `mlp`."""
         return self.visual.transformer.resblocks
 
@@ -122,14 +124,14 @@ class TextTower(nn.Module):
         length: most tokens of a sentence, the two that start and end it included.
     """
 
-    def __init__(self, text: nn.Module):
+    def __init__(self, text: Textual):
         super().__init__()
         self.text = text
         self.width, self.embed_dim = text.text_projection.shape
         self.depth, self.length = len(text.transformer.resblocks), text.context_length
 
     @property
-    def blocks(self) -> nn.ModuleList:
+    def blocks(self) -> ModuleListOf[ResidualBlock]:
         """The blocks, each with `ln_1`, `attn`, `ln_2` and `mlp`."""
         return self.text.transformer.resblocks
 
@@ -197,7 +199,7 @@ class TextTower(nn.Module):
     def _end(self, tokens: Tensor) -> Tensor:
         return self.text.ln_final(tokens) @ self.text.text_projection
 
-    def _end_row(self, block: nn.Module, entering: Tensor, tokens: Tensor) -> Tensor:
+    def _end_row(self, block: ResidualBlock, entering: Tensor, tokens: Tensor) -> Tensor:
         """Return what ends attend to in a block, from what enters it: (N, L, D), (N, L) -> (N, L)."""
         later = torch.arange(tokens.shape[1], device=tokens.device) > self.ends(tokens)[:, None]  # (N, L)
         return _attention_row(block, entering, self.pool(entering, tokens)[:, None], later)
@@ -211,13 +213,13 @@ class CLIP:
     text: TextTower
 
 
-def _block(blocks: nn.ModuleList, number: int) -> nn.Module:
+def _block(blocks: ModuleListOf[ResidualBlock], number: int) -> ResidualBlock:
     if not -len(blocks) <= number < len(blocks):
         raise InputError(f"block={number} should be one of 0 .. {len(blocks) - 1}, or counted from the end")
     return blocks[number]
 
 
-def _attention_row(block: nn.Module, tokens: Tensor, query: Tensor, hidden: Tensor | None) -> Tensor:
+def _attention_row(block: ResidualBlock, tokens: Tensor, query: Tensor, hidden: Tensor | None) -> Tensor:
     """Return what one token an item, (B, 1, C), attends to among those that enter a block, (B, n, C) -> (B, n)."""
     keys = block.ln_1(tokens)
     return block.attn(block.ln_1(query), keys, keys, key_padding_mask=hidden, need_weights=True)[1][:, 0]

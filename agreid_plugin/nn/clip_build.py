@@ -13,6 +13,7 @@ from torch import nn
 
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, open_clip
+from agreid_plugin.nn.clip_modules import Visual
 from agreid_plugin.nn.sizes import pair, patch_grid, whole
 
 VOCABULARY = 49408
@@ -94,7 +95,7 @@ def _text(plan: dict[str, Any], shape: Mapping[str, int], length: int) -> dict[s
     return plan | own | {"context_length": whole("text_length", length, least=2)}
 
 
-def _set_stride(visual: nn.Module, stride: tuple[int, int]) -> None:
+def _set_stride(visual: Visual, stride: tuple[int, int]) -> None:
     """Move the patches by another step, which open_clip has no setting for; positions are new where it changes them."""
     visual.conv1.stride = stride
     visual.grid_size = patch_grid(visual.image_size, visual.patch_size[0], stride)

@@ -57,4 +57,4 @@ def _part(tower: ImageTower | TextTower, part: str) -> Sequence[nn.Module | nn.P
     first, last = map(int, blocks.groups())
     if not first <= last < tower.depth:
         raise InputError(f"part {part!r} should be within the tower's blocks, 0-{tower.depth - 1}")
-    return tower.blocks[first : last + 1]
+    return list(tower.blocks[first : last + 1])

@@ -23,7 +23,7 @@ from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.nn.checkpoints import read_tensors, require_file
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower
 from agreid_plugin.nn.scripts import is_script
-from agreid_plugin.nn.vit_weights import Fit, listed, resize_grid
+from agreid_plugin.nn.vit_weights import ONLY_SQUARE, Fit, listed, resize_grid
 
 ACTIVATIONS = ("auto", "yes", "no")
 """How the choice of the quick GELU is written."""
@@ -154,7 +154,7 @@ def _other_model(own: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str
     """Say in which way a file is for another model; empty if it is for this one."""
     for name, value in wanted.items():
         if name in own and own[name].shape != value.shape:
-            only = "; only CLS and a square grid can be resized" if name == IMAGE_POSITIONS else ""
+            only = f"; {ONLY_SQUARE}" if name == IMAGE_POSITIONS else ""
             shapes = f"{name} is {tuple(own[name].shape)}, but the model's is {tuple(value.shape)}"
             return f"{shapes}{only}: build the model that the file is for, or take another file"
     for part, tower in TOWERS.items():
@@ -172,10 +172,11 @@ def _blocks(names: Iterable[str], part: str) -> int:
 
 def _resize(own: dict[str, Tensor], modules: Mapping[str, ImageTower | TextTower], mode: str) -> None:
     """Resize the position embeddings of a file that can be, in place."""
-    if IMAGE in modules and IMAGE_POSITIONS in own:
-        own[IMAGE_POSITIONS] = _image_positions(own[IMAGE_POSITIONS], modules[IMAGE].grid, mode)
-    if TEXT in modules and TEXT_POSITIONS in own:
-        own[TEXT_POSITIONS] = _text_positions(own[TEXT_POSITIONS], modules[TEXT].length)
+    for tower in modules.values():
+        if isinstance(tower, ImageTower) and IMAGE_POSITIONS in own:
+            own[IMAGE_POSITIONS] = _image_positions(own[IMAGE_POSITIONS], tower.grid, mode)
+        if isinstance(tower, TextTower) and TEXT_POSITIONS in own:
+            own[TEXT_POSITIONS] = _text_positions(own[TEXT_POSITIONS], tower.length)
 
 
 def _image_positions(stored: Tensor, grid: tuple[int, int], mode: str) -> Tensor:

@@ -104,3 +104,7 @@ class PlainEncoder(nn.Module):
 
         cls = self.vit(images, before=keep, first=1)[:, CLS]
         return Encoded(cls, cls, cls, before_last[0])
+
+
+Encoder = DecoupledEncoder | PlainEncoder
+"""Either of the two: both give `Encoded`."""

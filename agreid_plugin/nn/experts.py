@@ -159,6 +159,12 @@ class TokenExperts(nn.Module):
         return self.proj(mixed.transpose(1, 2).flatten(2), counts)
 
 
+def precisely(layer: nn.Module, values: Tensor) -> Tensor:
+    """Apply a layer in its own precision inside autocast too: a choice should not hang on rounding."""
+    with torch.autocast(values.device.type, enabled=False):
+        return layer(values.to(next(layer.parameters()).dtype))
+
+
 def _uniform(*shape: int, bound: float | None = None) -> nn.Parameter:
     """Return a parameter drawn as `nn.Linear` draws its own, within 1 / sqrt(inputs)."""
     bound = 1 / math.sqrt(shape[-1]) if bound is None else bound

@@ -146,15 +146,15 @@ def _walk(function: Callable[[Sequence[Tensor], str], Tensor], trees: Sequence[A
         raise _unlike(where)
     if isinstance(first, Tensor):
         return function(trees, where)
-    if is_dataclass(first):
+    if is_dataclass(first) and not isinstance(first, type):
         names = [field.name for field in fields(first) if field.init]
         values = {name: inside([getattr(tree, name) for tree in trees], f"{where}.{name}") for name in names}
         return replace(first, **values)
     if isinstance(first, dict):
         return {name: inside([tree[name] for tree in trees], f"{where}[{name!r}]") for name in first}
     if isinstance(first, tuple | list):
-        values = [inside(each, f"{where}[{place}]") for place, each in enumerate(zip(*trees, strict=True))]
-        return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
+        parts = [inside(each, f"{where}[{place}]") for place, each in enumerate(zip(*trees, strict=True))]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     if any(tree != first for tree in trees):
         raise _unlike(where)
     return first

@@ -97,10 +97,10 @@ _NO_PICKLE = (ValueError, KeyError, IndexError, OverflowError, MemoryError, Attr
 def _names(stream: IO[bytes]) -> Iterator[str]:
     """Yield the names that one pickle asks for; later protocols put them on the stack, as two texts."""
     texts: deque[str] = deque(["?", "?"], maxlen=2)
-    memo: dict[int, str] = {}
+    memo: dict[Any, str] = {}  # by number
     for code, argument, _ in pickletools.genops(stream):
         if code.name in ("GLOBAL", "INST"):
-            yield argument.replace(" ", ".")
+            yield str(argument).replace(" ", ".")
         elif code.name == "STACK_GLOBAL":
             yield ".".join(texts)
         elif isinstance(argument, str):

@@ -54,7 +54,7 @@ def stand_in(name: str) -> type[StandIn]:
 
 
 @contextmanager
-def _allowed(classes: list[type]) -> Iterator[None]:
+def _allowed(classes: list[Any]) -> Iterator[None]:
     """Let torch's reader take these classes, and afterwards what it took before."""
     before = get_safe_globals()
     add_safe_globals(classes)

@@ -7,16 +7,18 @@ Shapes: N things that are routed, images or tokens; E experts, G groups of them,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from agreid_plugin.types import View
 
 UsageByModule = dict[str, "Usage"]
+ForwardHook = Callable[[Any, tuple[Any, ...], Any], None]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Sent:
 @runtime_checkable
 class Mixture(Protocol):
     """A module that sends things to experts, or is told where they are sent."""
+
+    training: bool
+
+    def register_forward_hook(self, hook: ForwardHook) -> RemovableHandle:
+        """Have a function called after each call of the module, as every `nn.Module` does."""
 
     def sent(self, arguments: tuple[Any, ...], outputs: Any) -> Sent:
         """Return what a call with these arguments and outputs sent where."""
@@ -88,7 +95,7 @@ class UsageCounter:
 
     def __init__(self, model: nn.Module, training: bool = True):
         self._model, self._training = model, training
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._handles: list[RemovableHandle] = []
         self._counted: UsageByModule = {}
 
     def start(self) -> int:
@@ -108,8 +115,8 @@ class UsageCounter:
         counted, self._counted = self._counted, {}
         return {name: usage.cpu() for name, usage in counted.items()}
 
-    def _counting(self, name: str):
-        def count(module: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> None:
+    def _counting(self, name: str) -> ForwardHook:
+        def count(module: Mixture, arguments: tuple[Any, ...], outputs: Any) -> None:
             if module.training == self._training:
                 usage = Usage.of(module.sent(arguments, outputs))
                 self._counted[name] = self._counted[name] + usage if name in self._counted else usage

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agreid_plugin.errors import InputError, require_within, unknown
-from agreid_plugin.nn.attention import Block
+from agreid_plugin.nn.attention import Block, draw_linear
+from agreid_plugin.nn.module_lists import ModuleListOf
 from agreid_plugin.nn.sizes import pair, patch_grid, whole
 
 Hook = Callable[[int, Tensor], Tensor]
@@ -85,14 +86,14 @@ class VisionTransformer(nn.Module):
         stride = pair("stride", patch_size if stride is None else stride)
         self.grid = patch_grid(self.image_size, patch_size, stride)
         self.num_patches = self.grid[0] * self.grid[1]
-        self.width, self.depth = whole("width", width), whole("depth", depth)
+        self.width, self.depth, self.heads = whole("width", width), whole("depth", depth), heads
         self.extra_tokens = whole("extra_tokens", extra_tokens, least=0)
         self.checkpointing = checkpointing
 
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + extra_tokens + self.num_patches, width))
         self.patch_embed = PatchEmbed(patch_size, stride, width)
-        self.blocks = nn.ModuleList(
+        self.blocks = ModuleListOf(
             Block(width, heads, mlp_ratio, qkv_bias, rate) for rate in _drop_rates(drop_path, depth)
         )
         self.norm = nn.LayerNorm(width, eps=1e-6)
@@ -150,7 +151,7 @@ class VisionTransformer(nn.Module):
             return []
         shape = (self.extra_tokens, self.width)
         given = None if extra is None else tuple(extra.shape)
-        if given not in (shape, (batch, *shape)) or self.extra_tokens == 0:
+        if extra is None or given not in (shape, (batch, *shape)) or self.extra_tokens == 0:
             wanted = f"{shape} or {(batch, *shape)}" if self.extra_tokens else "left out"
             raise InputError(f"extra={given} should be {wanted}: the model was built with extra_tokens={shape[0]}")
         return [extra.expand(batch, *shape)]
@@ -158,11 +159,7 @@ class VisionTransformer(nn.Module):
     def _initialize(self) -> None:
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
-        for module in self.blocks.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        draw_linear(self.blocks)
 
 
 def build_vit(size: str, **arguments: Any) -> VisionTransformer:

@@ -24,6 +24,7 @@ ENOUGH = 0.9
 PREFIXES = ("module.", "backbone.", "base.")
 """What wrappers put before the names of a ViT; a file may have several, one after another."""
 MOST_NAMED = 6  # tensors spelled out in a sentence
+ONLY_SQUARE = "only CLS and a square grid can be resized"
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,10 @@ def load_pretrained(vit: VisionTransformer, path: str | Path) -> Fit:
 
 def resize_positions(stored: Tensor, grid: tuple[int, int], extra_tokens: int) -> Tensor:
     """Resize a file's position embedding, CLS and a grid row by row, to our grid: (1, 1+n, D) -> (1, 1+T+N, D)."""
-    stored = stored.float()
-    resized = resize_grid(stored[:, 1:], _stored_grid(stored, grid), grid)
+    stored, source = stored.float(), _stored_grid(stored, grid)
+    if source is None:
+        raise InputError(f"position embedding {tuple(stored.shape)} cannot be resized to {grid}: {ONLY_SQUARE}")
+    resized = resize_grid(stored[:, 1:], source, grid)
     # An extra token starts from the embedding of the file's top-left patch, row 1: the released VDT and ViSA copy as
     # many leading rows as they have special tokens, and the file has one.
     extra = stored[:, 1:2].expand(-1, extra_tokens, -1)  # (1, T, D)
@@ -141,7 +144,7 @@ def _other_patches(found: Mapping[str, Tensor], vit: VisionTransformer) -> str:
     positions = found.get("pos_embed", vit.pos_embed)
     if positions.shape != vit.pos_embed.shape and _stored_grid(positions, vit.grid) is None:
         shapes = f"position embedding {tuple(positions.shape)}, this model has {tuple(vit.pos_embed.shape)}"
-        return f"{shapes}; only CLS and a square grid can be resized: take the file of a plain ViT, not a distilled one"
+        return f"{shapes}; {ONLY_SQUARE}: take the file of a plain ViT, not a distilled one"
     return ""
 
 

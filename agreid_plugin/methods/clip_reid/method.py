@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.data.sentences import PROMPTS, person_sentence, prompt_positions
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_given, require_known
 from agreid_plugin.losses import IdentityLoss, OnFeatures, SupConLoss, clip_objectives
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.clip import ImageTower, TextTower
@@ -64,7 +64,7 @@ class CLIPBaseline(ReIDMethod):
         image.visual.proj.requires_grad_(False)
         self.head = _started_small((make_head or BNNeck)(image.width, identities))
         self.objectives = clip_objectives() if objectives is None else objectives
-        self.neck = _known(neck)
+        self.neck = require_known("neck", neck, NECKS)
 
     def forward(self, batch: Batch) -> CLIPOutputs:
         """Encode a batch and run the head."""
@@ -120,7 +120,7 @@ class CLIPReID(ReIDMethod):
         self.objectives = clip_objectives(margin=0.3) if objectives is None else objectives
         self.text_loss = IdentityLoss(smoothing=0.1, over_all=True) if text_loss is None else text_loss
         self.prompt_objective = SupConLoss(gather=False)  # every process learns them from all images
-        self.neck = _known(neck)
+        self.neck = require_known("neck", neck, NECKS)
         self.register_buffer("prompts", 0.02 * torch.randn(identities, PROMPTS, text.width), persistent=False)
         self.register_buffer("sentence", _sentence(text), persistent=False)
 
@@ -134,17 +134,18 @@ class CLIPReID(ReIDMethod):
 
     def losses(self, outputs: CLIPOutputs, batch: Batch) -> dict[str, Tensor]:
         """Return the weighted terms."""
-        terms = {}
+        terms, projected = {}, require_given("projected", outputs.projected)
         for name, loss in self.objectives.items():
             terms[f"loss_{name}_id"] = loss(outputs.identity, batch)
-            terms[f"loss_{name}_projected"] = loss(outputs.projected, batch)
+            terms[f"loss_{name}_projected"] = loss(projected, batch)
             if isinstance(loss, OnFeatures):
                 terms[f"loss_{name}_before"] = loss(outputs.before, batch)
-        return terms | {"loss_i2t": self.text_loss(self.text_classifier(outputs.projected.features), batch.pids)}
+        return terms | {"loss_i2t": self.text_loss(self.text_classifier(projected.features), batch.pids)}
 
     def embed(self, outputs: CLIPOutputs) -> Tensor:
         """Return the feature and the projected one, side by side: (B, C + E)."""
-        return torch.cat([_compared(head, self.neck) for head in (outputs.identity, outputs.projected)], dim=1)
+        heads = outputs.identity, require_given("projected", outputs.projected)
+        return torch.cat([_compared(head, self.neck) for head in heads], dim=1)
 
     @torch.no_grad()
     def image_features(self, images: Tensor) -> Tensor:
@@ -213,9 +214,3 @@ def _started_small(head: nn.Module) -> nn.Module:
 
 def _compared(head: HeadOutputs, neck: str) -> Tensor:
     return head.features if neck == "before" else head.embedding
-
-
-def _known(neck: str) -> str:
-    if neck not in NECKS:
-        raise unknown("neck", neck, NECKS)
-    return neck

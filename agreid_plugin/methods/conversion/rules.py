@@ -71,8 +71,8 @@ def _instead(plain: State, method: str) -> str:
 def renamed(rest: State, renames: Renames) -> dict[str, Tensor]:
     """Return the tensors under their new names, or refuse those that no rule knows."""
     renames = tuple(renames)
-    names = {key: _renamed(key, renames) for key in rest}
-    unknown = [key for key, name in names.items() if name is None]
+    names = {key: name for key in rest if (name := _renamed(key, renames)) is not None}
+    unknown = [key for key in rest if key not in names]
     if unknown:
         more = f", ... ({len(unknown)} in all)" if len(unknown) > 3 else ""
         raise InputError(f"the released model has no {', '.join(unknown[:3])}{more}")

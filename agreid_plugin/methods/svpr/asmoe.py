@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
-from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet, draw_linear
+from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet
+from agreid_plugin.nn.attention import draw_linear
+from agreid_plugin.nn.experts import precisely
 from agreid_plugin.nn.usage import Sent
 
 
@@ -57,7 +59,7 @@ class AttributeExperts(nn.Module):
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mixture and the gate's logits: (..., C) -> (..., C), (..., experts)."""
-        logits = _precisely(self.gate, vectors)
+        logits = precisely(self.gate, vectors)
         weights = self._weights(logits)
         made = torch.stack([expert(vectors) for expert in self.experts], dim=-2)  # (..., experts, C)
         return (weights.unsqueeze(-1).to(made.dtype) * made).sum(dim=-2), logits
@@ -92,7 +94,7 @@ class ScoredFusion(nn.Module):
 
     def forward(self, entering: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG002
         """Return the sum of the `count` chosen tokens, all scores and the choice: (B, C), (B, M), (B, k)."""
-        scores = _precisely(self.score, tokens).squeeze(-1).softmax(dim=-1)
+        scores = precisely(self.score, tokens).squeeze(-1).softmax(dim=-1)
         strongest, chosen = scores.topk(count, dim=-1)
         return _summed(tokens, chosen, self.weight[chosen] * strongest), scores, chosen
 
@@ -113,7 +115,7 @@ class RoutedFusion(nn.Module):
 
     def forward(self, entering: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sum of the `count` chosen tokens, all scores and the choice: (B, C), (B, M), (B, k)."""
-        scores = _precisely(self.score, entering).mean(dim=-1)
+        scores = precisely(self.score, entering).mean(dim=-1)
         strongest, chosen = scores.topk(count, dim=-1)
         return _summed(tokens, chosen, strongest.softmax(dim=-1)), scores, chosen
 
@@ -192,12 +194,6 @@ def _expert(width: int) -> nn.Sequential:
     hidden = 4 * width
     layers = [nn.Linear(width, hidden), QuickGELU(), nn.Linear(hidden, width), QuickGELU()]
     return nn.Sequential(*layers, nn.LayerNorm(width, eps=1e-6))
-
-
-def _precisely(layer: nn.Module, values: Tensor) -> Tensor:
-    """Apply a layer in its own precision inside autocast too: a choice should not hang on rounding."""
-    with torch.autocast(values.device.type, enabled=False):
-        return layer(values.to(next(layer.parameters()).dtype))
 
 
 def _summed(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """SVPR-ReID's features: VDFE, ASMoE and CVPR on the towers of CLIP, whole or with modules left out as in Table 5.
 
-Shapes: B images, P patches, C width, M attributes.
+Shapes: B images, P patches, C width, E width of the text's outputs, M attributes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, require_given
 from agreid_plugin.methods.svpr.asmoe import ASMoE, AttributeFeatures
 from agreid_plugin.methods.svpr.cvpr import Refined, Refinement
 from agreid_plugin.methods.svpr.text import TextSide
@@ -98,7 +98,7 @@ class SVPRBackbone(nn.Module):
         identity = cls
         if self.vdfe:
             identity, view = self.vdfe.decoupling(cls, view, entering)
-        told = self._attributes(identity, patches, attributes, remember) if self.asmoe else None
+        told = self.asmoe(self._told(identity, attributes, remember), patches, identity) if self.asmoe else None
         refined = self.cvpr(identity, told.vector if told else None, patches) if self.cvpr else None
         return SVPRFeatures(identity, entering, view, told, refined)
 
@@ -109,18 +109,17 @@ class SVPRBackbone(nn.Module):
         if self.vdfe is None:
             encoded, view = self.image(images), None
         else:
-            token = self.vdfe.token(self.text.views(views, remember))
+            text = require_given("text", self.text).views(require_given("views", views), remember)
+            token = self.vdfe.token(text)
             encoded = self.image(images, token.unsqueeze(1), self.vdfe.at)
             view = encoded.tokens[:, -1]
         patches = encoded.tokens[:, 1 : 1 + self.image.num_patches]
         return encoded.tokens[:, 0], patches, view, encoded.before[:, 0]
 
-    def _attributes(
-        self, identity: Tensor, patches: Tensor, labels: Tensor | None, remember: bool
-    ) -> AttributeFeatures:
-        if labels is None:
-            nothing = torch.full((1, len(self.text.schema)), UNKNOWN, device=identity.device)
-            text = self.text.attributes(nothing, remember).expand(identity.shape[0], -1)
-        else:
-            text = self.text.attributes(labels, remember)
-        return self.asmoe(text, patches, identity)
+    def _told(self, identity: Tensor, labels: Tensor | None, remember: bool) -> Tensor:
+        """Return what the text says of attributes, or says where nothing is told: (B, C), (B, M) -> (B, E)."""
+        text = require_given("text", self.text)
+        if labels is not None:
+            return text.attributes(labels, remember)
+        nothing = torch.full((1, len(require_given("schema", text.schema))), UNKNOWN, device=identity.device)
+        return text.attributes(nothing, remember).expand(identity.shape[0], -1)

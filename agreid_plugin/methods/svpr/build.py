@@ -55,13 +55,13 @@ def build_backbone(
     read = reading(variant)
     side = _text_side(text, words, schema, prompts, read, sentences) if words or schema else None
     vdfe = asmoe = refinement = None
-    if words:
+    if side and words:
         decoupling = ViewDecoupling(image.width, read.scaled, read.entering_key, read.view_mlp)
-        vdfe = VDFE(ViewToken(text.embed_dim, image.width, prompts), decoupling, inject_at)
-    if schema:
+        vdfe = VDFE(ViewToken(side.tower.embed_dim, image.width, prompts), decoupling, inject_at)
+    if side and schema:
         top_k = read.expert_top_k if expert_top_k is None else expert_top_k
         sizes = (schema.sizes, experts, top_k, attribute_ratio)
-        asmoe = ASMoE(text.embed_dim, image.width, *sizes, scored_experts=read.scored_experts)
+        asmoe = ASMoE(side.tower.embed_dim, image.width, *sizes, scored_experts=read.scored_experts)
     if cvpr:
         kind = MomentumRefinement if read.momentum else GatedRefinement
         refinement = kind(image.width, image.num_patches, stages, keep, momentum)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
-from agreid_plugin.methods.svpr.layers import HEADS, CrossAttention, draw_linear
-from agreid_plugin.nn.attention import Attention, Mlp
+from agreid_plugin.methods.svpr.layers import HEADS, CrossAttention
+from agreid_plugin.nn.attention import Attention, Mlp, draw_linear
 
 
 @dataclass(frozen=True)

@@ -56,12 +56,3 @@ class InverseNet(nn.Sequential):
             nn.Linear(4 * inputs, outputs),
             nn.Dropout(dropout),
         )
-
-
-def draw_linear(module: nn.Module) -> None:
-    """Draw the linear layers within a module from a narrow normal distribution, their biases at zero."""
-    for each in module.modules():
-        if isinstance(each, nn.Linear):
-            nn.init.trunc_normal_(each.weight, std=0.02)
-            if each.bias is not None:
-                nn.init.zeros_(each.bias)

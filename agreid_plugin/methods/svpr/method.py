@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import AttributeSchema
-from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.errors import InputError, require_given, require_known, require_within
 from agreid_plugin.losses import AttributeLoss, OrthogonalLoss, ViewLoss, clip_objectives
 from agreid_plugin.methods.svpr.backbone import SVPRFeatures
 from agreid_plugin.methods.svpr.build import build_backbone
@@ -102,8 +102,7 @@ class SVPR(ReIDMethod):
         untold: float = 0.0,
     ):
         super().__init__()
-        if view not in VIEW_SOURCES:
-            raise unknown("view", view, VIEW_SOURCES)
+        require_known("view", view, VIEW_SOURCES)
         read, self.words = reading(variant), ViewWords(words)
         self.schema = schema if asmoe and schema else None
         self.backbone = build_backbone(
@@ -137,11 +136,9 @@ class SVPR(ReIDMethod):
         views = self._views(batch, predicted)
         remember = self.cache_text and not self.training
         features = self.backbone(batch.images, views, self._attributes(batch), remember)
-        heads = [self.head, self.cvpr_head, self.local_head]
-        parts = (torch.cat(features.parts, dim=1),) if self.cvpr_head is None else features.parts
-        by_part = [head(part, batch.pids) for head, part in zip(heads, parts, strict=False)]
+        by_part = self._identify(features.parts, batch.pids)
         view = self.view_head(features.view, views) if self.view_head else None
-        return SVPROutputs(features, *by_part, *[None] * (3 - len(by_part)), view, predicted)
+        return SVPROutputs(features, *by_part, view, predicted)
 
     def losses(self, outputs: SVPROutputs, batch: Batch) -> dict[str, Tensor]:
         """Return the weighted terms of Eq. 12, and the view predictor's own."""
@@ -152,7 +149,7 @@ class SVPR(ReIDMethod):
             bare = {"_entering": features.entering}
         terms = dict(reid_terms(self.objectives, heads, bare, batch))
         if outputs.view is not None:
-            words = self.words.labels(batch.views, batch.platforms)
+            words = self.words.labels(require_given("views", batch.views), batch.platforms)
             terms["loss_view"] = self.view_loss(outputs.view.logits, words)
             terms["loss_orthogonal"] = self.orthogonal_loss(features.identity, features.view)
             terms["loss_view_predictor"] = self.predictor_loss(outputs.predicted, words)
@@ -177,16 +174,18 @@ class SVPR(ReIDMethod):
 
     def with_views(self, batch: Batch) -> Batch:
         """Return a batch whose unknown views, and platforms, are those of the view predictor."""
-        if not self.tells_views:
+        if self.view_predictor is None:
             return batch
-        views, platforms = self.words.meant(self.words.fitting(self._logits(batch), batch.views).argmax(dim=1))
+        logits = self._logits(self.view_predictor, batch)
+        views, platforms = self.words.meant(self.words.fitting(logits, batch.views).argmax(dim=1))
         return batch.with_(views=known_or(batch.views, views), platforms=known_or(batch.platforms, platforms))
 
     def predict_attributes(self, outputs: SVPROutputs) -> list[list[AttributeGuess]]:
         """Return what each image's attributes are taken for, in the schema's order."""
-        if self.schema is None:
+        read = outputs.features.attributes
+        if self.schema is None or read is None:
             raise InputError("the model has no attributes: train it with ASMoE on a dataset that has them")
-        surest = [each.softmax(dim=1).max(dim=1) for each in outputs.features.attributes.logits]  # M of (B,), (B,)
+        surest = [each.softmax(dim=1).max(dim=1) for each in read.logits]  # M of (B,), (B,)
         columns = [
             [AttributeGuess(name, values[label], sure) for sure, label in zip(*map(Tensor.tolist, found), strict=True)]
             for (name, values), found in zip(self.schema.groups.items(), surest, strict=True)
@@ -226,21 +225,30 @@ class SVPR(ReIDMethod):
         """Run the view predictor where it is learned or asked."""
         if self.view_predictor is None or not (self.training or self.view_source == "predicted"):
             return None
-        return self._logits(batch)
+        return self._logits(self.view_predictor, batch)
 
-    def _logits(self, batch: Batch) -> Tensor:
-        return self.view_predictor.classify(self.backbone.image.patches(batch.images))
+    def _logits(self, predictor: ViewPredictor, batch: Batch) -> Tensor:
+        return predictor.classify(self.backbone.image.patches(require_given("images", batch.images)))
+
+    def _identify(
+        self, parts: tuple[Tensor, ...], pids: Tensor | None
+    ) -> tuple[HeadOutputs, HeadOutputs | None, HeadOutputs | None]:
+        """Run the heads of identities: one a part, or one on all of them side by side."""
+        if self.cvpr_head is None or self.local_head is None:
+            return self.head(torch.cat(parts, dim=1), pids), None, None
+        identity, cvpr, local = parts
+        return self.head(identity, pids), self.cvpr_head(cvpr, pids), self.local_head(local, pids)
 
     def _views(self, batch: Batch, predicted: Tensor | None) -> Tensor | None:
         """Return each view's word: in training the true one, at test time that which `view_source` says."""
         if not self.backbone.vdfe:
             return None
-        if not self.training and self.view_source == "predicted":
+        if not self.training and predicted is not None:
             return predicted.argmax(dim=1)
         way_out = "training has no way around it" if self.training else "view='predicted' needs none"
-        for name in sorted(self.words.inputs, reverse=True):
-            if getattr(batch, name) is None:
-                raise InputError(f"{name}=None, but SVPR-ReID needs the {name[:-1]} of every image; {way_out}")
+        absent = [name for name in ("views", "platforms") if name in self.words.inputs - batch.present().keys()]
+        if batch.views is None or absent:
+            raise InputError(f"{absent[0]}=None, but SVPR-ReID needs the {absent[0][:-1]} of every image; {way_out}")
         words = self.words.labels(batch.views, batch.platforms)
         if (words == UNKNOWN).any():
             name = "views" if (batch.views == UNKNOWN).any() else "platforms"
@@ -253,8 +261,8 @@ class SVPR(ReIDMethod):
             return None
         if batch.attributes is None:
             raise InputError("attributes=None, but SVPR-ReID learns from attributes; asmoe=False needs none")
-        if batch.attributes.shape != (len(batch.images), len(self.schema)):
-            shape, wanted = tuple(batch.attributes.shape), (len(batch.images), len(self.schema))
+        shape, wanted = tuple(batch.attributes.shape), (len(batch), len(self.schema))
+        if shape != wanted:
             raise InputError(f"attributes={shape} should be images by attributes, {wanted}")
         if not self.untold:
             return batch.attributes

@@ -26,7 +26,7 @@ def reid_terms(
     """
     bare = {ending: HeadOutputs(values, values) for ending, values in features.items()}
     for name, loss in objectives.items():
-        seen = heads | bare if isinstance(loss, OnFeatures) else heads
+        seen = {**heads, **bare} if isinstance(loss, OnFeatures) else heads
         for place, (ending, outputs) in enumerate(seen.items()):
             weight = 1 / (len(seen) - 1) if place else 1
             yield f"loss_{name}{ending}", weight * loss(outputs, batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agreid_plugin.errors import unknown
+from agreid_plugin.errors import require_known
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,4 @@ READINGS = {
 
 def reading(variant: str) -> Reading:
     """Return the reading of this name."""
-    if variant not in READINGS:
-        raise unknown("variant", variant, READINGS)
-    return READINGS[variant]
+    return READINGS[require_known("variant", variant, READINGS)]

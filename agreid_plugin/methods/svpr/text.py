@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from agreid_plugin.data.attributes import AttributeSchema, is_known
 from agreid_plugin.data.sentences import attribute_sentence, prompt_positions, view_sentence, view_word_position
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, require_given
 from agreid_plugin.nn.clip import TextTower
 from agreid_plugin.types import UNKNOWN
 
@@ -61,7 +63,7 @@ class TextSide(nn.Module):
         self.prompts, self.word_key, self.replaced, self.style = prompts, word_key, replaced, style
         self.tokens: dict[str, Tensor] = {}  # sentence -> its tokens to the end
         self._known: dict[tuple[str, Row], Tensor] = {}
-        self._known_of: tuple | None = None
+        self._known_of: tuple[Any, ...] | None = None
         self._require_room()
         self.view_prompts = self._drawn() if words else None
         self.attribute_prompts = self._drawn() if schema else None
@@ -84,15 +86,14 @@ class TextSide(nn.Module):
             whole: encode sentences in the tower's full length, with the same result.
         """
         tokens = self._tokenized([self.sentence(kind, row) for row in rows])
-        last = view_word_position(self.prompts) + 1 if kind == VIEW and self.word_key else tokens.shape[1]
         if whole:
-            padding = self.tower.length - tokens.shape[1]
-            tokens, last = nn.functional.pad(tokens, (0, padding)), None
-        outputs = self._run(tokens[:, :last], *self._prompts_of(kind))
+            tokens = F.pad(tokens, (0, self.tower.length - tokens.shape[1]))
+        word = view_word_position(self.prompts)
+        read = word + 1 if kind == VIEW and self.word_key and not whole else tokens.shape[1]
+        outputs = self._run(tokens[:, :read], *self._prompts_of(kind))
         at_prompts = outputs[:, prompt_positions(self.prompts)]
         if kind == ATTRIBUTES:
             return (self.tower.pool(outputs, tokens) + at_prompts.mean(dim=1)).unsqueeze(1)
-        word = view_word_position(self.prompts)
         key = outputs[:, word] if self.word_key else self.tower.pool(outputs, tokens)
         return torch.cat([at_prompts, key.unsqueeze(1)], dim=1)
 
@@ -100,10 +101,11 @@ class TextSide(nn.Module):
         """Return the sentence that tells these labels."""
         if kind == VIEW:
             return view_sentence(self.words[row[0]], self.prompts)
-        for label, (name, values) in zip(row, self.schema.groups.items(), strict=True):
+        schema = require_given("schema", self.schema)
+        for label, (name, values) in zip(row, schema.groups.items(), strict=True):
             if not UNKNOWN <= label < len(values):
                 raise InputError(f"attributes has {label} for {name!r}, which has {len(values)} values")
-        return attribute_sentence(self.schema.decode(row), self.style, self.prompts)
+        return attribute_sentence(schema.decode(row), self.style, self.prompts)
 
     def train(self, mode: bool = True) -> TextSide:
         """Switch between training and evaluation; what was remembered is forgotten."""
@@ -129,7 +131,7 @@ class TextSide(nn.Module):
             self._known |= {(kind, row): made for row, made in zip(new, self.encode(kind, new), strict=True)}
         return torch.stack([self._known[kind, row] for row in rows])
 
-    def _state(self) -> tuple | None:
+    def _state(self) -> tuple[Any, ...] | None:
         """Return what changes with any tensor that a result depends on; None if that cannot be told."""
         tensors = list(chain(self.parameters(), self.buffers()))
         if any(each.is_inference() for each in tensors):  # these do not count their changes
@@ -148,7 +150,9 @@ class TextSide(nn.Module):
         return pad_sequence(rows, batch_first=True).to(next(self.parameters()).device)
 
     def _prompts_of(self, kind: str) -> tuple[Tensor, bool]:
-        return (self.view_prompts, True) if kind == VIEW else (self.attribute_prompts, self.replaced)
+        if kind == VIEW:
+            return require_given("words", self.view_prompts), True
+        return require_given("schema", self.attribute_prompts), self.replaced
 
     def _run(self, tokens: Tensor, prompts: Tensor, replaced: bool) -> Tensor:
         """Run the tower on sentences with prompts: (N, L), (n, D) -> (N, L, E)."""

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet, draw_linear
+from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet
 from agreid_plugin.methods.svpr.text import ViewText
+from agreid_plugin.nn.attention import draw_linear
 
 HEADS = 4
 

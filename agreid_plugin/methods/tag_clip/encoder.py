@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.methods.tag_clip.hrmoe import HRMoEBlock, MoEBlock, Routed
 from agreid_plugin.nn.clip import ImageTower, TextTower
 
@@ -49,16 +50,13 @@ class ImageEncoder(nn.Module):
         block: further arguments of `HRMoEBlock` or `MoEBlock`.
     """
 
-    def __init__(self, tower: ImageTower, kind: str = "hr_moe", at: Sequence[int] = (6, 7, 8), **block: object):
+    def __init__(self, tower: ImageTower, kind: str = "hr_moe", at: Sequence[int] = (6, 7, 8), **block: Any):
         super().__init__()
-        if kind not in BLOCKS:
-            raise unknown("block", kind, BLOCKS)
-        self.at = () if kind == "vit" else _checked(at, tower.depth)
-        self.tower = tower
-        make = {"hr_moe": HRMoEBlock, "moe": MoEBlock}.get(kind)
+        self.at = () if require_known("block", kind, BLOCKS) == "vit" else _checked(at, tower.depth)
+        self.tower, has_view = tower, kind == "hr_moe"
+        make = HRMoEBlock if has_view else MoEBlock
         for number in self.at:
             tower.blocks[number] = make(tower.blocks[number], **block)
-        has_view = kind == "hr_moe"
         self.view_token = nn.Parameter(tower.width**-0.5 * torch.randn(tower.width)) if has_view else None
 
     def forward(self, images: Tensor, attention: bool = True) -> Encoded:
@@ -68,7 +66,7 @@ class ImageEncoder(nn.Module):
             if attention and number == self.tower.depth - 1:
                 with torch.no_grad():
                     row = self.tower.cls_attention(tokens)[:, : 1 + self.tower.num_patches]
-            if number in self.at:
+            if isinstance(block, MoEBlock):
                 tokens, one = block.routed(tokens)
                 routed.append(one)
             else:
@@ -79,8 +77,9 @@ class ImageEncoder(nn.Module):
 
     def freeze_image_routers(self) -> None:
         """Switch off the gradients of the image-level routers, which get none but from a loss of theirs."""
-        for number in self.at:
-            self.tower.blocks[number].image_router.requires_grad_(False)
+        for block in self.tower.blocks:
+            if isinstance(block, HRMoEBlock):
+                block.image_router.requires_grad_(False)
 
     def _start(self, images: Tensor) -> Tensor:
         tokens = self.tower.start(images)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.nn.clip_modules import BlockMlp, ResidualBlock
+from agreid_plugin.nn.experts import precisely
 from agreid_plugin.nn.usage import Sent
 from agreid_plugin.types import View
 
@@ -39,13 +42,11 @@ class Experts(nn.Module):
         experts: E.
     """
 
-    def __init__(self, mlp: nn.Module, experts: int):
+    def __init__(self, mlp: BlockMlp, experts: int):
         super().__init__()
         self.activation = mlp.gelu
-        for layer in ("c_fc", "c_proj"):
-            linear = getattr(mlp, layer)
-            self.register_parameter(f"{layer}_weight", _copies(linear.weight, experts))  # (E, H, C), (E, C, H)
-            self.register_parameter(f"{layer}_bias", _copies(linear.bias, experts))  # (E, H), (E, C)
+        self.c_fc_weight, self.c_fc_bias = _copies(mlp.c_fc, experts)  # (E, H, C), (E, H)
+        self.c_proj_weight, self.c_proj_bias = _copies(mlp.c_proj, experts)  # (E, C, H), (E, C)
 
     def forward(
         self, values: Tensor, weights: Tensor, top_k: int, groups: Sequence[range], group_of: Tensor | None = None
@@ -89,7 +90,7 @@ class Experts(nn.Module):
     ) -> Tensor:
         """Add up the parts of a group's experts: (b, N, C), (b, N, E) -> (b, N, C)."""
         part = self._everywhere if top_k == len(experts) else self._where_chosen
-        return sum(part(values, weights[..., each], layers[each]) for each in experts)
+        return reduce(torch.add, (part(values, weights[..., each], layers[each]) for each in experts))
 
     def _everywhere(self, values: Tensor, weights: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
         """Return one expert's part of the sum: (b, N, C), (b, N) -> (b, N, C)."""
@@ -116,7 +117,7 @@ class MoEBlock(nn.Module):
         noise: standard deviation of what is added to the router's logits in training.
     """
 
-    def __init__(self, block: nn.Module, experts: int = 6, top_k: int = 5, noise: float = 0.01):
+    def __init__(self, block: ResidualBlock, experts: int = 6, top_k: int = 5, noise: float = 0.01):
         super().__init__()
         if not 1 <= top_k <= experts:
             raise InputError(f"top_k={top_k} should be between 1 and the number of experts, {experts}")
@@ -180,7 +181,7 @@ class HRMoEBlock(MoEBlock):
 
     def __init__(
         self,
-        block: nn.Module,
+        block: ResidualBlock,
         experts: int = 6,
         top_k: int = 5,
         noise: float = 0.01,
@@ -220,12 +221,6 @@ class HRMoEBlock(MoEBlock):
         return logits - torch.empty_like(logits).exponential_().log()
 
 
-def precisely(router: nn.Linear, values: Tensor) -> Tensor:
-    """Return a router's logits in the precision of its weights: a choice should not hang on rounding."""
-    with torch.autocast(values.device.type, enabled=False):
-        return router(values.to(router.weight.dtype))
-
-
 def _router(width: int, ways: int) -> nn.Linear:
     router = nn.Linear(width, ways)
     nn.init.normal_(router.weight, std=0.001)
@@ -233,5 +228,7 @@ def _router(width: int, ways: int) -> nn.Linear:
     return router
 
 
-def _copies(values: Tensor, number: int) -> nn.Parameter:
-    return nn.Parameter(values.detach().expand(number, *values.shape).clone())
+def _copies(layer: nn.Linear, number: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """Return a layer's weights and biases, once for each expert."""
+    weight, bias = (each.detach().expand(number, *each.shape).clone() for each in (layer.weight, layer.bias))
+    return nn.Parameter(weight), nn.Parameter(bias)

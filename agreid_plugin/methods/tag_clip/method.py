@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.errors import InputError, require_given, require_known, require_within
 from agreid_plugin.losses import NITC, RITC, IdentityLoss, ViewLoss
 from agreid_plugin.losses.inputs import precise
 from agreid_plugin.losses.itc import MOST_SCALE
@@ -104,7 +105,7 @@ class TAGCLIP(TwoStageMethod):
         gather: bool = True,
     ):
         super().__init__()
-        routers = {"experts": experts, "top_k": top_k, "noise": noise}
+        routers: dict[str, Any] = {"experts": experts, "top_k": top_k, "noise": noise}
         if block == "hr_moe":
             self.view_source = "predicted"
             routers |= {"exclusive": exclusive, "sample": sample}
@@ -136,7 +137,9 @@ class TAGCLIP(TwoStageMethod):
     def finish(self, encoded: EncodedPairs, batch: Batch) -> TAGCLIPOutputs:
         """Make features, and in training logits, of what the towers gave."""
         images = None if encoded.images is None else self.image_features(encoded.images)
-        texts = None if encoded.texts is None else self.text_features(encoded.texts, batch.tokens)
+        texts = None
+        if encoded.texts is not None:
+            texts = self.text_features(encoded.texts, require_given("tokens", batch.tokens))
         if not self.training or self.classifier is None:
             return TAGCLIPOutputs(images, texts)
         logits = [None if one is None else self.classifier(one.whole) for one in (images, texts)]
@@ -165,17 +168,18 @@ class TAGCLIP(TwoStageMethod):
         images, texts = outputs.images, outputs.texts
         if images is None or texts is None:
             raise InputError("TAG-CLIP learns from pairs: give the batch images and tokens, one caption an image")
-        terms = self._aligned(images.whole, texts.whole, batch.pids, "")
-        if images.selected is not None:
-            terms |= self._aligned(images.selected.features, texts.selected.features, batch.pids, "_local")
+        pids = require_given("pids", batch.pids)
+        terms = self._aligned(images.whole, texts.whole, pids, "")
+        if images.selected is not None and texts.selected is not None:
+            terms |= self._aligned(images.selected.features, texts.selected.features, pids, "_local")
         if outputs.image_logits is not None:
-            both = [self.id_loss(logits, batch.pids) for logits in (outputs.image_logits, outputs.text_logits)]
+            both = [self.id_loss(logits, pids) for logits in (outputs.image_logits, outputs.text_logits)]
             terms["loss_id"] = (both[0] + both[1]) / 2
         return terms | self.decoupling(images.routed, batch.views)
 
     def embed(self, outputs: TAGCLIPOutputs) -> Tensor:
         """Return the features of images, or of sentences in a batch without images; see `Features.embedding`."""
-        return (outputs.texts if outputs.images is None else outputs.images).embedding
+        return require_given("texts", outputs.texts if outputs.images is None else outputs.images).embedding
 
     @property
     def tells_views(self) -> bool:
@@ -184,9 +188,10 @@ class TAGCLIP(TwoStageMethod):
 
     def told_views(self, outputs: TAGCLIPOutputs) -> Tensor | None:
         """Return the views that the routers took images for, (B,); None where they have not learned to tell."""
-        if not self.tells_views:
+        if not self.tells_views or outputs.images is None:
             return None
-        surely = [one.logits.softmax(dim=1) for one in outputs.images.routed]  # blocks of (B, V)
+        routed = outputs.images.routed
+        surely = [one.logits.softmax(dim=1) for one in routed if one.logits is not None]  # blocks of (B, V)
         return torch.stack(surely).mean(dim=0).argmax(dim=1)
 
     def _read_images(self, images: Tensor) -> Encoded:
@@ -216,9 +221,7 @@ def _local(selection: TokenSelection | None, encoded: Encoded, allowed: Tensor) 
 
 
 def _alignment(objective: str, gather: bool) -> nn.ModuleDict:
-    if objective not in OBJECTIVES:
-        raise unknown("objective", objective, OBJECTIVES)
-    if objective == "sdm":
+    if require_known("objective", objective, OBJECTIVES) == "sdm":
         return nn.ModuleDict({"sdm": SDMLoss(gather=gather)})
     return nn.ModuleDict({"nitc": NITC(gather=gather), "ritc": RITC(gather=gather)})
 

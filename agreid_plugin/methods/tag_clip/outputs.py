@@ -59,7 +59,7 @@ class TAGCLIPOutputs:
 
         It is NaN where no view is known, or nothing routes by view.
         """
-        known = views != UNKNOWN
-        blocks = [one.logits.argmax(dim=1) for one in self.images.routed if one.logits is not None]
+        known, routed = views != UNKNOWN, () if self.images is None else self.images.routed
+        blocks = [one.logits.argmax(dim=1) for one in routed if one.logits is not None]
         right = [(guess == views)[known].float() for guess in blocks]
         return torch.cat(right).mean() if right else views.new_full((), torch.nan, dtype=torch.float)

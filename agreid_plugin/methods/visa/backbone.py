@@ -13,7 +13,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.methods.visa.dlfm import DLFM
 from agreid_plugin.methods.visa.etgm import ETGM, PlainQueries, Queries
 from agreid_plugin.methods.visa.reading import Reading, reading
-from agreid_plugin.nn.decoupled import DecoupledEncoder, Encoded, PlainEncoder
+from agreid_plugin.nn.decoupled import DecoupledEncoder, Encoded, Encoder, PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import View
 
@@ -36,7 +36,7 @@ class ViSABackbone(nn.Module):
         fusion: DLFM, or None for the encoder alone.
     """
 
-    def __init__(self, encoder: nn.Module, queries: nn.Module | None, fusion: DLFM | None):
+    def __init__(self, encoder: Encoder, queries: ETGM | PlainQueries | None, fusion: DLFM | None):
         super().__init__()
         if (queries is None) != (fusion is None):
             raise InputError("queries and the fusion of them come together: give both ETGM and DLFM, or neither")
@@ -47,12 +47,12 @@ class ViSABackbone(nn.Module):
             )
         self.encoder, self.queries, self.fusion = encoder, queries, fusion
         self.width = encoder.width
-        self.needs_views = encoder.needs_views or getattr(queries, "needs_views", False)
+        self.needs_views = encoder.needs_views or (queries is not None and queries.needs_views)
 
     def forward(self, images: Tensor, views: Tensor | None = None) -> ViSAFeatures:
         """Encode images of these views: (B, 3, rows, cols), (B,)."""
         encoded = self.encoder(images, views)
-        if self.fusion is None:
+        if self.queries is None or self.fusion is None:
             return ViSAFeatures(encoded)
         queries = self.queries(encoded.identity, encoded.view, views)
         return ViSAFeatures(encoded, queries, self.fusion(queries, encoded))
@@ -86,13 +86,12 @@ def build_backbone(
     read = reading(variant)
     if etgm and not dlfm:
         raise InputError("etgm=True needs dlfm=True: without the fusion nothing reads the queries")
-    heads = vit.blocks[0].attn.heads
     encoder = _view_aware(vit, read) if vab else PlainEncoder(vit)
     if not dlfm:
         return ViSABackbone(encoder, None, None)
-    queries = ETGM(vit.width, heads, experts, top_k, tokens) if etgm else PlainQueries(vit.width, tokens)
+    queries = ETGM(vit.width, vit.heads, experts, top_k, tokens) if etgm else PlainQueries(vit.width, tokens)
     fusion = DLFM(
-        vit.width, heads, neighbors, read.own_patches, read.own_graph, read.graph_gradient, fuse_cls=read.fuse_cls
+        vit.width, vit.heads, neighbors, read.own_patches, read.own_graph, read.graph_gradient, fuse_cls=read.fuse_cls
     )
     return ViSABackbone(encoder, queries, fusion)
 

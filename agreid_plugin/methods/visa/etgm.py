@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, require_given
 from agreid_plugin.nn.experts import Router, Routing, TokenExperts
 from agreid_plugin.types import View
 
@@ -26,8 +26,8 @@ class Queries:
 
     def routers(self, views: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """Return each router's probabilities, (B, E), and the images it serves, (B,), or None for all."""
-        by_view = [(self.by_view.probabilities, views == view) for view in View]
-        return [(self.shared.probabilities, None), *by_view]
+        shared, by_view = require_given("shared", self.shared), require_given("by_view", self.by_view)
+        return [(shared.probabilities, None), *((by_view.probabilities, views == view) for view in View)]
 
 
 class ETGM(nn.Module):

@@ -13,13 +13,14 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from agreid_plugin.errors import require_given
 from agreid_plugin.methods.visa.backbone import ViSABackbone, ViSAFeatures
 from agreid_plugin.methods.visa.dlfm import DLFM, GraphBranch
 from agreid_plugin.methods.visa.etgm import ETGM, Queries
 from agreid_plugin.nn.attention import Attention, Block, PostNormBlock
-from agreid_plugin.nn.decoupled import DecoupledEncoder, Encoded
+from agreid_plugin.nn.decoupled import DecoupledEncoder, Encoded, Encoder
 from agreid_plugin.nn.experts import GroupedLayerNorm, GroupedLinear, Router, Routing, TokenExperts
 from agreid_plugin.types import View
 
@@ -38,22 +39,22 @@ class LiteralBackbone(ViSABackbone):
 def literal_features(backbone: ViSABackbone, images: Tensor, views: Tensor | None = None) -> ViSAFeatures:
     """Return what the backbone makes of images, the slow way: (B, 3, rows, cols), (B,)."""
     encoded = encode(backbone.encoder, images, views)
-    if backbone.fusion is None:
-        return ViSAFeatures(encoded)
     make = backbone.queries
+    if make is None or backbone.fusion is None:
+        return ViSAFeatures(encoded)
     if isinstance(make, ETGM):
-        queries = generate_queries(make, encoded.identity, encoded.view, views)
+        queries = generate_queries(make, encoded.identity, encoded.view, require_given("views", views))
     else:
         queries = make(encoded.identity, encoded.view)
     return ViSAFeatures(encoded, queries, fuse(backbone.fusion, queries, encoded))
 
 
-def encode(encoder: nn.Module, images: Tensor, views: Tensor | None = None) -> Encoded:
+def encode(encoder: Encoder, images: Tensor, views: Tensor | None = None) -> Encoded:
     """Run an encoder block by block (Sec. 3.2): the view's token joins, and CLS sheds it after each block."""
-    vit = encoder.vit
-    own = None
+    vit, own, subtractions = encoder.vit, None, 0
     if isinstance(encoder, DecoupledEncoder):
-        own = encoder.view_tokens[:, views] if encoder.needs_views else encoder.view_tokens.expand(-1, len(images), -1)
+        learned, subtractions = encoder.view_tokens, encoder.subtractions
+        own = learned[:, require_given("views", views)] if encoder.needs_views else learned.expand(-1, len(images), -1)
     extra = [] if own is None else [own[0].unsqueeze(1)]
     tokens = torch.cat([vit.cls_token.expand(len(images), -1, -1), *extra, vit.patches(images)], dim=1) + vit.pos_embed
     for number, block in enumerate(vit.blocks):
@@ -61,7 +62,7 @@ def encode(encoder: nn.Module, images: Tensor, views: Tensor | None = None) -> E
         if own is not None and 0 < number < len(own):
             tokens = torch.cat([tokens[:, :1], tokens[:, 1:2] + own[number].unsqueeze(1), tokens[:, 2:]], dim=1)
         tokens = pre_norm_block(block, tokens)
-        if own is not None and number < encoder.subtractions:
+        if number < subtractions:
             tokens = torch.cat([tokens[:, :1] - tokens[:, 1:2], tokens[:, 1:]], dim=1)
     tokens = vit.norm(tokens)
     if own is None:

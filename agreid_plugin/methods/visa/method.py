@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_given, require_known
 from agreid_plugin.losses import LoadBalanceLoss, OrthogonalLoss, ViewLoss, identity_objectives
 from agreid_plugin.methods.visa.backbone import ViSABackbone, ViSAFeatures
 from agreid_plugin.methods.visa.reading import reading
@@ -58,8 +58,7 @@ class ViSA(ReIDMethod):
         balance_weight: float | None = None,
     ):
         super().__init__()
-        if view not in VIEW_SOURCES:
-            raise unknown("view", view, VIEW_SOURCES)
+        require_known("view", view, VIEW_SOURCES)
         read, make_head = reading(variant), make_head or partial(BNNeck, backbone.width)
         self.backbone = backbone
         self.head = make_head(identities)
@@ -91,7 +90,7 @@ class ViSA(ReIDMethod):
 
     def losses(self, outputs: ViSAOutputs, batch: Batch) -> dict[str, Tensor]:
         """Return the weighted terms of Eq. 20, and the view predictor's own."""
-        terms = {}
+        terms: dict[str, Tensor] = {}
         for branch, head in (("id", outputs.identity), ("local", outputs.local)):
             if head is not None:
                 terms |= {f"loss_{name}_{branch}": loss(head, batch) for name, loss in self.objectives.items()}
@@ -103,7 +102,7 @@ class ViSA(ReIDMethod):
             terms["loss_view_predictor"] = self.predictor_loss(outputs.predicted, batch.views)
         queries = outputs.features.queries
         if queries is not None and queries.shared is not None:
-            terms["loss_balance"] = self.balance_loss(queries.routers(batch.views))
+            terms["loss_balance"] = self.balance_loss(queries.routers(require_given("views", batch.views)))
         return terms
 
     def embed(self, outputs: ViSAOutputs) -> Tensor:
@@ -123,24 +122,22 @@ class ViSA(ReIDMethod):
 
     def with_views(self, batch: Batch) -> Batch:
         """Return a batch whose unknown views are those of the view predictor."""
-        if not self.tells_views:
+        if self.view_predictor is None:
             return batch
-        return batch.with_(views=known_or(batch.views, self._logits(batch).argmax(dim=1)))
+        logits = self.view_predictor(self.backbone.encoder.vit, batch.images)
+        return batch.with_(views=known_or(batch.views, logits.argmax(dim=1)))
 
     def _predict(self, batch: Batch) -> Tensor | None:
         """Run the view predictor where it is learned or asked."""
         if self.view_predictor is None or not (self.training or self.view_source == "predicted"):
             return None
-        return self._logits(batch)
-
-    def _logits(self, batch: Batch) -> Tensor:
         return self.view_predictor(self.backbone.encoder.vit, batch.images)
 
     def _views(self, batch: Batch, predicted: Tensor | None) -> Tensor | None:
         """Return the views to go by: in training the true ones, at test time those that `view_source` says."""
         if not self.backbone.needs_views:
             return None
-        if not self.training and self.view_source == "predicted":
+        if not self.training and predicted is not None:
             return predicted.argmax(dim=1)
         way_out = "training has no way around it" if self.training else "view='predicted' needs none"
         if batch.views is None:

@@ -1,0 +1,62 @@
+"""What open_clip's modules have that the towers and methods read, for type checkers: open_clip ships no types.
+
+Nothing is ever made of these classes. The modules are open_clip's own, which `clip_build.build_clip` builds.
+
+Shapes: P patches, C width of the image tower; L tokens, D width of the text tower; E width that both are projected to.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from agreid_plugin.nn.module_lists import ModuleListOf
+
+
+class BlockMlp(nn.Module):
+    """The feed-forward part of a block."""
+
+    c_fc: nn.Linear
+    gelu: nn.Module
+    c_proj: nn.Linear
+
+
+class ResidualBlock(nn.Module):
+    """One block of either tower."""
+
+    ln_1: nn.LayerNorm
+    attn: nn.MultiheadAttention
+    ln_2: nn.LayerNorm
+    mlp: BlockMlp
+
+
+class Blocks(nn.Module):
+    """The blocks of a tower."""
+
+    resblocks: ModuleListOf[ResidualBlock]
+
+
+class Visual(nn.Module):
+    """open_clip's `VisionTransformer`."""
+
+    image_size: tuple[int, int]
+    patch_size: tuple[int, int]
+    grid_size: tuple[int, int]
+    conv1: nn.Conv2d
+    class_embedding: nn.Parameter  # (C,)
+    positional_embedding: nn.Parameter  # (1+P, C)
+    ln_pre: nn.LayerNorm
+    transformer: Blocks
+    ln_post: nn.LayerNorm
+    proj: nn.Parameter  # (C, E)
+
+
+class Textual(nn.Module):
+    """open_clip's `TextTransformer`."""
+
+    context_length: int
+    token_embedding: nn.Embedding
+    positional_embedding: nn.Parameter  # (L, D)
+    attn_mask: Tensor  # (L, L)
+    transformer: Blocks
+    ln_final: nn.LayerNorm
+    text_projection: nn.Parameter  # (D, E)
