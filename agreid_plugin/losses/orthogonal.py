@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.errors import InputError, require_known, require_within
 from agreid_plugin.losses.gathering import processes
 from agreid_plugin.losses.inputs import precise
 
@@ -33,9 +33,7 @@ class OrthogonalLoss(nn.Module):
     def __init__(self, weight: float = 1.0, kind: str = "cosine"):
         super().__init__()
         self.weight = require_within("weight", weight, 0, math.inf)
-        if kind not in KINDS:
-            raise unknown("kind of orthogonality", kind, KINDS)
-        self.kind = kind
+        self.kind = require_known("kind of orthogonality", kind, KINDS)
 
     def forward(self, identity: Tensor, view: Tensor) -> Tensor:
         """Return the loss of a batch: (B, D), (B, D) -> (). The gradient reaches both."""

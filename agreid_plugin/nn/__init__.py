@@ -1,1 +1,1 @@
-"""Building blocks of the methods: attention, the vision transformer, reading its weights."""
+"""Building blocks that no paper owns: transformers and CLIP, their weights, experts, graphs, token selection."""

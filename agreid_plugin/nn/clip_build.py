@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, open_clip
 from agreid_plugin.nn.clip_modules import Visual
 from agreid_plugin.nn.sizes import pair, patch_grid, whole
@@ -49,9 +49,7 @@ def build_clip(
     """
     plan = _plan(name)
     for key, value in shape.items():
-        if key not in SHAPE:
-            raise unknown("shape of a CLIP", key, SHAPE)
-        whole(key, value)
+        whole(require_known("shape of a CLIP", key, SHAPE), value)
     vision, text = _vision(plan["vision_cfg"], shape, image_size), _text(plan["text_cfg"], shape, text_length)
     patch, embed_dim = vision["patch_size"], shape.get("embed_dim", plan["embed_dim"])
     steps = pair("stride", patch if stride is None else stride)

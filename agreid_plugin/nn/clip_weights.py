@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.errors import InputError, first_line, require_known
 from agreid_plugin.nn.checkpoints import read_tensors, require_file
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower
 from agreid_plugin.nn.scripts import is_script
@@ -51,8 +51,7 @@ def load_clip(towers: Towers, path: str | Path, mode: str = "bilinear") -> Fit:
     Raises:
         InputError: the file is missing, cannot be read or is for another model. The towers are then as they were.
     """
-    if mode not in MODES:
-        raise unknown("mode of resizing positions", mode, MODES)
+    require_known("mode of resizing positions", mode, MODES)
     modules, stored = _by_part(towers), _read(path)
     wanted = {
         part + name: value for part, tower in modules.items() for name, value in _core(tower).state_dict().items()
@@ -99,9 +98,7 @@ def needs_quick_gelu(asked: str, path: str | Path | None, key: str = "quick_gelu
         path: the file, if there is one.
         key: what the user calls the choice, for complaints.
     """
-    if asked not in ACTIVATIONS:
-        raise unknown(key, asked, ACTIVATIONS)
-    if asked != "auto" or not path:
+    if require_known(key, asked, ACTIVATIONS) != "auto" or not path:
         return asked == "yes"
     told = quick_gelu_of(path) if os.path.isfile(path) else None
     if told is None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.errors import InputError, require_known, require_within
 from agreid_plugin.nn.attention import Block, draw_linear
 from agreid_plugin.nn.module_lists import ModuleListOf
 from agreid_plugin.nn.sizes import pair, patch_grid, whole
@@ -164,9 +164,8 @@ class VisionTransformer(nn.Module):
 
 def build_vit(size: str, **arguments: Any) -> VisionTransformer:
     """Build a ViT of a size known by name (`tiny`, `small`, `base`); other arguments go to `VisionTransformer`."""
-    if size not in SIZES:
-        raise unknown("ViT size", size, SIZES)
-    return VisionTransformer(**asdict(SIZES[size]) | arguments)
+    shape = SIZES[require_known("ViT size", size, SIZES)]
+    return VisionTransformer(**asdict(shape) | arguments)
 
 
 def _drop_rates(last: float, depth: int) -> list[float]:

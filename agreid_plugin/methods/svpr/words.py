@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.types import PLATFORMS, UNKNOWN, View
 
 WORDS = {"cctv": "ground", "wearable": "ground", "uav": "aerial"}
@@ -27,8 +27,7 @@ class ViewWords:
 
     def __init__(self, words: Mapping[str, str] = WORDS):
         for platform in words:
-            if platform not in PLATFORMS:
-                raise unknown("platform in words", platform, PLATFORMS)
+            require_known("platform in words", platform, PLATFORMS)
         for platform in WORDS:
             if not words.get(platform, "").strip():
                 raise InputError(f"words has none for the platform {platform}: give one to each of {', '.join(WORDS)}")

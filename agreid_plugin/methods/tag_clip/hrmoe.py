@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.errors import InputError, require_known, require_within
 from agreid_plugin.nn.clip_modules import BlockMlp, ResidualBlock
 from agreid_plugin.nn.experts import precisely
 from agreid_plugin.nn.usage import Sent
@@ -189,13 +189,11 @@ class HRMoEBlock(MoEBlock):
         sample: str = "gumbel",
     ):
         super().__init__(block, experts, top_k, noise)
-        if sample not in SAMPLING:
-            raise unknown("sample", sample, SAMPLING)
         if not 0 <= 2 * exclusive < experts:
             raise InputError(f"exclusive={exclusive} of each view leaves none to share of experts={experts}")
         if top_k > experts - exclusive:
             raise InputError(f"top_k={top_k} should be at most the experts of a view, {experts - exclusive}")
-        self.sample = sample
+        self.sample = require_known("sample", sample, SAMPLING)
         self.groups = range(experts - exclusive), range(exclusive, experts)  # by view, aerial first
         self.image_router = _router(self.width, len(View))
 
