@@ -39,20 +39,39 @@ class TrackerReID:
         """Return one feature a box, of length 1: (N, D) of float32, (0, D) without boxes.
 
         Args:
-            xyxys: left, top, right and bottom in pixels, (N, 4). What is outside of the frame is cut off; a box of
-                which nothing is left, or that is no number, counts as black.
+            xyxys: left, top, right and bottom in pixels, (N, 4), as `crops` takes them.
             img: the frame as OpenCV has it: (rows, columns, 3) of uint8, blue first.
         """
-        boxes = _boxes(xyxys)
-        if not isinstance(img, np.ndarray) or img.ndim != 3 or img.shape[2] != 3 or img.dtype != np.uint8:
-            raise InputError("the frame should be (rows, columns, 3) of uint8, blue first, as cv2 reads it")
-        features = self.model([_crop(box, img) for box in boxes], self.view, order="BGR")
+        features = self.model(crops(xyxys, img), self.view, order="BGR")
         return features / np.linalg.norm(features, axis=1, keepdims=True).clip(min=1e-12)
 
     def warmup(self, imgsz: Sequence[Sequence[int]] = ((256, 128, 3),)) -> None:
         """Run the model once on a black frame of this size, so that the first real one does not wait."""
         rows, columns = imgsz[0][:2]
         self.get_features(np.array([[0, 0, columns, rows]]), np.zeros((rows, columns, 3), np.uint8))
+
+
+def crops(xyxys: Any, img: np.ndarray) -> list[np.ndarray]:
+    """Cut boxes out of a frame.
+
+    Args:
+        xyxys: left, top, right and bottom in pixels, (N, 4); confidence and class may stand behind them. What is
+            outside of the frame is cut off; a box of which nothing is left, or that is no number, is one black pixel.
+        img: the frame, (rows, columns, 3) of uint8.
+
+    Example:
+        >>> import numpy as np
+        >>> frame = np.full((100, 200, 3), 255, dtype=np.uint8)
+        >>> boxes = [[10, 20, 40, 80], [180, -5, 230, 50], [300, 0, 400, 50]]  # inside, at the border, outside
+        >>> [(cut.shape[:2], cut.max().item()) for cut in crops(boxes, frame)]
+        [((60, 30), 255), ((50, 20), 255), ((1, 1), 0)]
+        >>> crops([], frame)
+        []
+    """
+    boxes = _boxes(xyxys)
+    if not isinstance(img, np.ndarray) or img.ndim != 3 or img.shape[2] != 3 or img.dtype != np.uint8:
+        raise InputError("the frame should be (rows, columns, 3) of uint8, blue first, as cv2 reads it")
+    return [_crop(box, img) for box in boxes]
 
 
 def _boxes(xyxys: Any) -> np.ndarray:

@@ -84,7 +84,24 @@ def calibrate(
     views: str = "",
     **options: Any,
 ) -> Calibration:
-    """Choose same-person thresholds from features; see `evaluate` and `calibrate_distances` for the arguments."""
+    """Choose same-person thresholds from features; see `evaluate` and `calibrate_distances` for the arguments.
+
+    Example:
+        Two people on a line, asked for by aerial images at 0 and 10; ground images of them are at 1 and 8. The
+        squared distances are 1 and 4 to the same person, 64 and 81 to the other one.
+
+        >>> import numpy as np
+        >>> from agreid_plugin.data.protocols import Meta, protocol
+        >>> from agreid_plugin.types import Record, View
+        >>> query = Meta.of([Record("a", pid=1, view=View.AERIAL), Record("b", pid=2, view=View.AERIAL)])
+        >>> gallery = Meta.of([Record("c", pid=1, view=View.GROUND), Record("d", pid=2, view=View.GROUND)])
+        >>> features = np.array([[0.0], [10.0]]), np.array([[1.0], [8.0]])
+        >>> options = {"metric": "euclidean", "fprs": [0.5], "draws": 50}
+        >>> found = calibrate(*features, query, gallery, protocol("CARGO/A2G"), **options)
+        >>> point = found.point("aerial->ground", fpr=0.5)  # one of two strangers may pass
+        >>> point.threshold, point.tpr
+        (64.0, 1.0)
+    """
     distances = FeatureDistances([(query, gallery)], metric)
     return calibrate_distances(distances, query_meta, gallery_meta, protocol, memory=memory, views=views, **options)
 

@@ -52,7 +52,24 @@ def confidence(metrics: Metrics, *, draws: int = DRAWS, level: float = LEVEL, se
 def compare(
     a: Metrics, b: Metrics, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
 ) -> dict[str, Difference]:
-    """Say for each number whether B beats A, both asked the same queries; the arguments are those of `confidence`."""
+    """Say for each number whether B beats A, both asked the same queries; the arguments are those of `confidence`.
+
+    Example:
+        A finds each of three people behind a stranger, B finds them at once.
+
+        >>> import numpy as np
+        >>> from agreid_plugin.data.protocols import Meta, protocol
+        >>> from agreid_plugin.evaluation import evaluate
+        >>> from agreid_plugin.types import Record
+        >>> people = Meta.of([Record(name, pid) for pid, name in enumerate("abc")])
+        >>> gallery = np.eye(3)
+        >>> a, b = (
+        ...     evaluate(query, gallery, people, people, protocol("CARGO/A2G"))
+        ...     for query in (gallery + 2 * gallery[[1, 2, 0]], gallery)
+        ... )
+        >>> str(compare(a, b)["mAP"])
+        'B beats A with p=0.002: +50.00 [50.00, 50.00]'
+    """
     require_comparable({"A": a, "B": b})
     pair = _per_query(a), _per_query(b)
     gains = _columns(pair[1]) - _columns(pair[0])

@@ -106,7 +106,21 @@ def save_features(path: str | Path, features: FeatureSet) -> None:
 
 
 def load_features(path: str | Path) -> FeatureSet:
-    """Read what `save_features` wrote."""
+    """Read what `save_features` wrote.
+
+    Example:
+        >>> import numpy as np
+        >>> from tempfile import TemporaryDirectory
+        >>> from agreid_plugin.data.datasets import Dataset
+        >>> from agreid_plugin.types import Record
+        >>> records = (Record("a.jpg", pid=1, split="query"), Record("b.jpg", pid=1, split="gallery"))
+        >>> features = FeatureSet(Dataset("CARGO", "", records), records, (np.eye(2, dtype=np.float32),))
+        >>> with TemporaryDirectory() as folder:
+        ...     save_features(f"{folder}/features.npz", features)
+        ...     again = load_features(f"{folder}/features.npz")
+        >>> again.records[1].path, again.images[0][1].tolist()
+        ('b.jpg', [0.0, 1.0])
+    """
     arrays = read_arrays(path, "features saved by this package")
     try:
         about = told_in(arrays.pop("about"), "what it tells of the images")

@@ -49,6 +49,31 @@ def evaluate_all(
 
     Returns:
         Full name of the protocol -> its numbers.
+
+    Example:
+        Five images, each with one feature, are queries and gallery of all protocols of CARGO that they allow.
+
+        >>> import numpy as np
+        >>> from agreid_plugin.data.datasets import Dataset
+        >>> from agreid_plugin.types import Record, View
+        >>> records = (
+        ...     Record("0.jpg", pid=1, camera=1, view=View.AERIAL, split="query"),
+        ...     Record("1.jpg", pid=1, camera=6, view=View.GROUND, split="query"),
+        ...     Record("2.jpg", pid=1, camera=2, view=View.AERIAL, split="gallery"),
+        ...     Record("3.jpg", pid=1, camera=7, view=View.GROUND, split="gallery"),
+        ...     Record("4.jpg", pid=2, camera=7, view=View.GROUND, split="gallery"),
+        ... )
+        >>> features = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [1, 1]])
+        >>> found = evaluate_all(FeatureSet(Dataset("CARGO", "", records), records, (features,)))
+        >>> for name, metrics in found.items():
+        ...     print(f"{name:14} {metrics['mAP']:5.1f} %, queries: {metrics.queries}, gallery: {metrics.gallery}")
+        CARGO/ALL       83.3 %, queries: 2, gallery: 3
+        CARGO/A2A      100.0 %, queries: 1, gallery: 1
+        CARGO/G2G      100.0 %, queries: 1, gallery: 2
+        CARGO/A2G       50.0 %, queries: 1, gallery: 2
+        CARGO/G2A      100.0 %, queries: 1, gallery: 1
+        CARGO/AG-both   50.0 %, queries: 2, gallery: 3
+        CARGO/AG-cross  75.0 %, queries: 2, gallery: 3
     """
     if protocols is None:
         protocols = covered(features)

@@ -81,6 +81,20 @@ def rank(distances: np.ndarray, is_match: np.ndarray, hidden: np.ndarray, max_ra
         is_match: (Q, G) whether the two images show the same person.
         hidden: (Q, G) whether the gallery image is left out for this query.
         max_rank: length of the CMC curve.
+
+    Example:
+        By distance this query's gallery is a stranger, a match, a stranger, a match: the matches have ranks 2 and 4.
+
+        >>> import numpy as np
+        >>> distances = np.array([[0.4, 0.1, 0.2, 0.3]])
+        >>> is_match = np.array([[True, False, True, False]])
+        >>> found = rank(distances, is_match, hidden=np.zeros((1, 4), dtype=bool), max_rank=3)
+        >>> found.precision.tolist()  # (1/2 + 2/4) / 2
+        [0.5]
+        >>> found.inverse_penalty.tolist()  # 2 matches, the last one at rank 4
+        [0.5]
+        >>> found.cmc.tolist()  # found from rank 2 on
+        [0.0, 1.0, 1.0]
     """
     visible = is_match & ~hidden
     valid = visible.any(axis=1)

@@ -40,6 +40,19 @@ def rerank(
         k1: neighbors looked at, the image itself included.
         k2: neighbors whose weights are averaged.
         weight: share of the first distance, lambda in the paper.
+
+    Example:
+        Directions in degrees: the query is at 0. The image at -9 is the nearest, but its own neighbors are others;
+        the one at 10 has the query among its nearest three.
+
+        >>> import numpy as np
+        >>> def directions(*degrees):
+        ...     return np.stack([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], axis=1)
+        >>> query, gallery = directions(0), directions(10, 18, -9, -12, -13)
+        >>> int(FeatureDistances([(query, gallery)]).rows(np.array([0])).argmin())
+        2
+        >>> int(rerank(query, gallery, k1=3, k2=1).rows(np.array([0])).argmin())
+        0
     """
     if min(k1, k2) < 1 or not 0 <= weight <= 1:
         raise InputError(f"re-ranking needs k1 and k2 above 0 and a weight in 0..1, got {k1}, {k2} and {weight}")

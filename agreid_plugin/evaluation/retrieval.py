@@ -46,6 +46,27 @@ def evaluate(
         memory: megabytes to use on top of the features.
         views: whether the model was `given` views or `predicted` them; empty if it uses none.
         paths: query and gallery images, for complaints about their features.
+
+    Example:
+        The query's nearest image is of its own camera, which the protocol hides; then come a stranger and a match.
+
+        >>> import numpy as np
+        >>> from agreid_plugin.data.protocols import Meta, protocol
+        >>> from agreid_plugin.types import Record, View
+        >>> query = Meta.of([Record("q.jpg", pid=1, camera=1, view=View.AERIAL)])
+        >>> gallery = Meta.of(
+        ...     [
+        ...         Record("a.jpg", pid=1, camera=1, view=View.AERIAL),
+        ...         Record("b.jpg", pid=2, camera=6, view=View.GROUND),
+        ...         Record("c.jpg", pid=1, camera=6, view=View.GROUND),
+        ...     ]
+        ... )
+        >>> features = np.array([[1, 0]]), np.array([[1, 0], [4, 3], [3, 4]])  # cosines 1, 0.8 and 0.6
+        >>> found = evaluate(*features, query, gallery, protocol("CARGO/ALL"))
+        >>> found["Rank-1"], found["Rank-5"], found["mAP"]
+        (0.0, 100.0, 50.0)
+        >>> list(found.directions)
+        ['aerial->ground']
     """
     distances = FeatureDistances([(query, gallery)], metric, paths)
     return evaluate_distances(distances, query_meta, gallery_meta, protocol, memory=memory, views=views)

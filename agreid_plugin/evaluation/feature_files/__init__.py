@@ -53,6 +53,18 @@ def read_features(path: str | Path) -> tuple[str, Iterator[MadeChunk]]:
 
     Raises:
         InputError: the file is missing, damaged, or something else.
+
+    Example:
+        >>> import numpy as np
+        >>> from tempfile import TemporaryDirectory
+        >>> chunk = MadeChunk([Entry("a.jpg", camera=3), Entry("b.jpg")], np.eye(2))
+        >>> with TemporaryDirectory() as folder:
+        ...     file = Path(folder, "features.npz")
+        ...     write_features(file, ".npz", lambda: iter([chunk]), {"maker": "a model"})
+        ...     maker, chunks = read_features(file)
+        ...     (again,) = chunks
+        >>> maker, [(entry.path, entry.camera) for entry in again.entries], again.vectors.tolist()
+        ('a model', [('a.jpg', 3), ('b.jpg', -1)], [[1.0, 0.0], [0.0, 1.0]])
     """
     path = existing(path)
     check_ending(path)

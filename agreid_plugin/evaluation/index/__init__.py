@@ -48,6 +48,23 @@ def build_index(
 
     Raises:
         InputError: the index exists and is finished, or cannot be built; see its line.
+
+    Example:
+        >>> import numpy as np
+        >>> from tempfile import TemporaryDirectory
+        >>> images = [Entry("a.jpg", camera=1), Entry("b.jpg", camera=2), Entry("c.jpg", camera=2)]
+        >>> vectors = np.array([[1.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
+        >>> with TemporaryDirectory() as folder:
+        ...     info = build_index(f"{folder}/gallery", [Chunk(images, vectors)])
+        ...     with open_index(f"{folder}/gallery") as index:
+        ...         best = index.search(vectors[:1], k=2)[0]
+        ...         other = index.search(vectors[:1], k=2, where=Where(cameras=(2,)))[0]
+        >>> info.engine, info.kind, info.images
+        ('faiss', 'flat', 3)
+        >>> [(match.entry.path, round(match.score, 4)) for match in best]
+        [('a.jpg', 1.0), ('b.jpg', 0.6)]
+        >>> [match.entry.path for match in other]
+        ['b.jpg', 'c.jpg']
     """
     check_kind(kind)
     uri, chunks = str(uri), iter(chunks)

@@ -24,6 +24,15 @@ def exact_search(
         queries: (Q, D).
         k: K; where there are fewer, the rest is `MISSING`.
         rows: the rows to look at, ascending; None looks at all.
+
+    Example:
+        >>> import numpy as np
+        >>> vectors = np.array([[1, 0], [0, 1], [0.6, 0.8]], dtype=np.float32)
+        >>> scores, rows = exact_search(vectors, queries=vectors[:1], k=2)
+        >>> scores.astype(float).round(2).tolist(), rows.tolist()  # itself, and the third
+        ([[1.0, 0.6]], [[0, 2]])
+        >>> exact_search(vectors, vectors[:1], k=2, rows=np.array([1]))[1].tolist()
+        [[1, -1]]
     """
     best = faiss.ResultHeap(len(queries), k, keep_max=True)
     for numbers, block in _blocks(vectors, rows):

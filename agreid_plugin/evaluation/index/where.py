@@ -107,7 +107,12 @@ def quoted(text: str) -> str:
 
 
 def parse_time(text: str) -> float:
-    """Return seconds since 1970 of `2026-05-31`, `2026-05-31T14:30` (UTC unless it says `+02:00`), or of a number."""
+    """Return seconds since 1970 of `2026-05-31`, `2026-05-31T14:30` (UTC unless it says `+02:00`), or of a number.
+
+    Example:
+        >>> parse_time("1970-01-02"), parse_time("1970-01-01T02:00+01:00"), parse_time("7.5")
+        (86400.0, 3600.0, 7.5)
+    """
     try:
         seconds = float(text)
     except ValueError:
