@@ -1,14 +1,16 @@
 """A tiny SVPR-ReID for tests: width 16, 8 patches, three blocks, two attributes of two and three values."""
 
 import torch
+from torch import Tensor
 
 from agreid_plugin.data.attributes import AttributeSchema
-from agreid_plugin.methods.svpr import SVPR
+from agreid_plugin.methods.svpr import READINGS, SVPR
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.clip_freezing import freeze
 from agreid_plugin.types import PLATFORMS, Batch, View
 
+VARIANTS = list(READINGS)
 WIDTH, TEXT_WIDTH, PATCHES = 16, 8, 8
 SCHEMA = AttributeSchema({"hair": ("long", "short"), "bag": ("none", "hand", "back"), "hat": ("yes", "no")})
 THREE_WORDS = {"cctv": "ground", "wearable": "aerial", "uav": "<end_of_text>"}
@@ -65,3 +67,16 @@ def batch(images: int = 6, seed: int = 1) -> Batch:
         platforms=platforms,
         attributes=attributes,
     )
+
+
+def features(method: SVPR, data: Batch) -> Tensor:
+    """What images are compared by."""
+    with torch.no_grad():
+        return method.embed(method(data.only(method.inference_inputs)))
+
+
+def step(method: SVPR, data: Batch) -> dict[str, Tensor]:
+    """Compute the gradients of a batch, and return its terms."""
+    terms = method.losses(method(data), data)
+    sum(terms.values()).backward()
+    return terms

@@ -1,0 +1,76 @@
+"""The views that ViSA goes by: given, predicted, unknown, or all the same."""
+
+import pytest
+import torch
+from small_visa import batch, small_visa
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.types import UNKNOWN, View
+
+
+@torch.no_grad()
+def test_predicted_views_ignore_those_given():
+    method, data = small_visa(view="predicted").eval(), batch()
+    assert (method.inference_inputs, method.view_source) == ({"images"}, "predicted")
+    assert method.training_inputs == {"images", "pids", "views"}
+    outputs = method(data)
+    views = outputs.predicted.argmax(dim=1)
+    expected = method.backbone(data.images, views).local
+    assert torch.equal(outputs.features.local, expected)
+    for other in (
+        data.with_(views=1 - data.views),
+        data.with_(views=None),
+        data.with_(views=torch.full((6,), UNKNOWN)),
+    ):
+        assert torch.equal(method(other).features.local, expected)
+
+
+def test_training_goes_by_the_true_views_whatever_the_source():
+    data = batch()
+    given, predicted = small_visa(view="given"), small_visa(view="predicted")
+    assert torch.equal(given(data).features.local, predicted(data).features.local)
+
+
+def test_given_views_matter():
+    method, data = small_visa().eval(), batch()
+    features, swapped = method(data).features, method(data.with_(views=1 - data.views)).features
+    assert not torch.isclose(features.encoded.identity, swapped.encoded.identity).all(dim=1).any()
+    assert not torch.isclose(features.queries.specific, swapped.queries.specific).flatten(1).all(dim=1).any()
+
+
+def test_the_view_predictor_gives_the_encoder_no_gradient():
+    method, data = small_visa(), batch()
+    method.losses(method(data), data)["loss_view_predictor"].backward()
+    reached = {name.split(".")[0] for name, parameter in method.named_parameters() if parameter.grad is not None}
+    assert reached == {"view_predictor"}
+
+
+@pytest.mark.parametrize("view", list(View))
+def test_a_batch_of_one_view(view):
+    method, data = small_visa(), batch().with_(views=torch.full((6,), view))
+    sum(method.losses(method(data), data).values()).backward()
+    for name, parameter in method.named_parameters():
+        assert not parameter.requires_grad or parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("views", [None, torch.tensor([0, 1, UNKNOWN, 0, 1, 0])])
+def test_a_view_that_is_not_there_is_asked_for(training, views):
+    way_out = "training has no way around it" if training else "view='predicted' needs none"
+    with pytest.raises(InputError, match=rf"^views.* ViSA needs the view of every image; {way_out}$"):
+        small_visa().train(training)(batch().with_(views=views))
+
+
+def test_unknown_views_are_those_of_the_predictor():
+    given, guessing = small_visa().eval(), small_visa(view="predicted").eval()
+    data = batch()
+    nobody = data.with_(views=torch.full_like(data.views, UNKNOWN))
+    with torch.no_grad():
+        told = guessing.told_views(guessing(data.only({"images"})))
+        assert given.told_views(given(data.only({"images", "views"}))) is None
+        assert given.with_views(nobody).views.tolist() == told.tolist()
+        mixed = torch.where(torch.arange(len(told)) == 0, 1 - told, UNKNOWN)
+        assert given.with_views(data.with_(views=mixed)).views.tolist() == [1 - told[0], *told[1:]]
+    plain = small_visa(modules={"vab": False, "etgm": False})
+    assert not plain.tells_views
+    assert plain.with_views(nobody) is nobody
