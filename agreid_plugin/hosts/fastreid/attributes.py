@@ -56,9 +56,12 @@ def schema_of(cfg) -> AttributeSchema | None:
 
 
 def with_attributes(cfg):
-    """Return the configuration with the attributes that its model learns, if any, in `MODEL.SVPR.ATTRIBUTES`."""
-    if not method_of(cfg).learns_attributes(cfg):
-        return cfg
+    """Return the configuration with what its model learns of attributes, if it learns any, written into it."""
+    return with_schema(cfg) if method_of(cfg).learns_attributes(cfg) else cfg
+
+
+def with_schema(cfg):
+    """Return the configuration with the attributes of `schema_of` in `MODEL.SVPR.ATTRIBUTES`."""
     schema = schema_of(cfg)
     rows = NONE if schema is None else [[name, list(values)] for name, values in schema.groups.items()]
     return changed(cfg, "MODEL.SVPR.ATTRIBUTES", list(rows))
@@ -67,7 +70,7 @@ def with_attributes(cfg):
 def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
     """Return the attributes to give with each training image.
 
-    Once a model's attributes are written down, see `with_attributes`, it learns from them: then training images must
+    Once a model's attributes are written down, see `with_schema`, it learns from them: then training images must
     not have other values, and the attribute file must know every training identity.
     """
     if not cfg.MODEL.SVPR.ATTRIBUTES:
