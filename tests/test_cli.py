@@ -81,6 +81,20 @@ def test_help_of_every_command_has_text():
             assert "examples:\n  fastreid " in parser.format_help(), parser.prog
 
 
+def test_every_command_and_option_is_explained_with_its_default():
+    parsers = [build_parser()]
+    for parser in parsers:
+        parsers += parts_of(parser)
+        assert parser.description, parser.prog
+        for option in parser._actions:
+            if isinstance(option, argparse._SubParsersAction):
+                continue
+            assert option.help, (parser.prog, option.dest)
+            told = option.default in (None, False, "", argparse.SUPPRESS) or option.default == []
+            assert told or "default" in option.help, (parser.prog, option.dest)
+    assert len(parsers) > 30
+
+
 def parts_of(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     groups = parser._subparsers._group_actions if parser._subparsers else []
     return [part for group in groups for part in group.choices.values()]

@@ -11,6 +11,20 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.trust import OPTION
 
 
+def add_config(
+    parser: argparse.ArgumentParser,
+    required: bool = True,
+    what: str = "configuration: .yml of fast-reid, .py of mmengine",
+) -> None:
+    """Add the option that names a configuration."""
+    parser.add_argument("--config", "--config-file", dest="config_file", required=required, metavar="FILE", help=what)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Add what changes keys of the configuration."""
+    parser.add_argument("overrides", nargs="*", metavar="KEY VALUE", help="keys of the configuration to change")
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add the option that lets weight files run code."""
     parser.add_argument(

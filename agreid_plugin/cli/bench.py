@@ -21,45 +21,74 @@ EXAMPLES = """examples:
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
     """Add the command and what it measures."""
-    parser = subparsers.add_parser("bench", help="measure speed and memory")
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure speed and memory",
+        description="Measure speed and memory on this machine, ours beside what it is compared with.",
+        epilog=EXAMPLES,
+    )
     what = parser.add_subparsers(metavar="WHAT", required=True)
-    synth = what.add_parser("agsynth", help="images a second that AG-Synth makes")
-    synth.add_argument("--images", type=int, default=240, metavar="N", help="pictures to make (default: 240)")
-    synth.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
-    synth.set_defaults(run=_agsynth)
-    evaluation = what.add_parser(
+    for add in (_add_agsynth, _add_evaluation, _add_visa, _add_svpr, _add_hrmoe, _add_index, _add_plrm):
+        add(what)
+
+
+def _add_agsynth(what: argparse._SubParsersAction) -> None:
+    parser = what.add_parser(
+        "agsynth",
+        help="images a second that AG-Synth makes",
+        description="Make pictures of AG-Synth and count them.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("--images", type=int, default=240, metavar="N", help="pictures to make (default: 240)")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
+    parser.set_defaults(run=_agsynth)
+
+
+def _add_evaluation(what: argparse._SubParsersAction) -> None:
+    parser = what.add_parser(
         "evaluation",
         help="our evaluator against fast-reid's",
         description="Rank the same random features with our evaluator and with fast-reid's, Cython where it builds and "
         "Python (on few queries, as it is slow), each in a process of its own.",
         epilog=EXAMPLES,
     )
-    evaluation.add_argument("--queries", type=int, default=3000, metavar="N")
-    evaluation.add_argument("--gallery", type=int, default=50_000, metavar="N")
-    evaluation.add_argument("--width", type=int, default=768, metavar="D")
-    evaluation.add_argument("--python-queries", type=int, default=20, metavar="N", help="queries for the Python loop")
-    evaluation.set_defaults(run=_evaluation)
-    visa = what.add_parser(
+    parser.add_argument("--queries", type=int, default=3000, metavar="N", help="(default: 3,000)")
+    parser.add_argument("--gallery", type=int, default=50_000, metavar="N", help="images (default: 50,000)")
+    parser.add_argument("--width", type=int, default=768, metavar="D", help="of features (default: 768)")
+    parser.add_argument(
+        "--python-queries", type=int, default=20, metavar="N", help="queries for the Python loop (default: 20)"
+    )
+    parser.set_defaults(run=_evaluation)
+
+
+def _add_visa(what: argparse._SubParsersAction) -> None:
+    parser = what.add_parser(
         "visa",
         help="our ViSA against its equations as printed",
         description="Run ViSA as we do and as its equations are printed, with the same weights, each in a process of "
         "its own: time, peak memory, largest difference; then parameters and operations by module.",
         epilog=EXAMPLES,
     )
-    _add_model(visa)
-    _add_variant(visa)
-    visa.set_defaults(run=_visa)
-    svpr = what.add_parser(
+    _add_model(parser)
+    _add_variant(parser)
+    parser.set_defaults(run=_visa)
+
+
+def _add_svpr(what: argparse._SubParsersAction) -> None:
+    parser = what.add_parser(
         "svpr",
         help="SVPR-ReID's text cached against computed for every image",
         description="Run SVPR-ReID on test images with its sentences computed for every image as in the released code, "
         "once for each distinct sentence of a batch, and once for all batches: time, operations, largest difference.",
         epilog=EXAMPLES,
     )
-    _add_model(svpr)
-    _add_variant(svpr)
-    svpr.set_defaults(run=_svpr)
-    hrmoe = what.add_parser(
+    _add_model(parser)
+    _add_variant(parser)
+    parser.set_defaults(run=_svpr)
+
+
+def _add_hrmoe(what: argparse._SubParsersAction) -> None:
+    parser = what.add_parser(
         "hrmoe",
         help="TAG-CLIP's experts by view against all experts on all tokens",
         description="Run TAG-CLIP with an expert computed for the images of its views alone, or for the tokens that "
@@ -67,35 +96,43 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "largest difference of experts alone, of the image tower and of a training step.",
         epilog=EXAMPLES,
     )
-    _add_model(hrmoe, size=(224, 224))
-    hrmoe.add_argument("--top-k", type=int, default=5, metavar="K", help="experts of a token, 5 at most (default: 5)")
-    hrmoe.set_defaults(run=_hrmoe)
-    index = what.add_parser(
+    _add_model(parser, size=(224, 224))
+    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="experts of a token, 5 at most (default: 5)")
+    parser.set_defaults(run=_hrmoe)
+
+
+def _add_index(what: argparse._SubParsersAction) -> None:
+    parser = what.add_parser(
         "index",
         help="kinds of indexes against exact search",
         description="Build and search every kind of index with the same clustered vectors, each in processes of its "
         "own: time to build, queries a second, recall@10 against exact search, peak memory, size on the disk.",
         epilog=EXAMPLES,
     )
-    index.add_argument("--vectors", type=int, default=1_000_000, metavar="N", help="(default: 1,000,000)")
-    index.add_argument("--width", type=int, default=256, metavar="D", help="(default: 256)")
-    index.add_argument("--queries", type=int, default=500, metavar="N", help="(default: 500)")
-    index.add_argument("--threads", type=int, default=1, metavar="N", help="that faiss may use (default: 1)")
-    index.add_argument("--kinds", nargs="*", default=["flat", "ivf", "hnsw", "pq"], metavar="K", help="of faiss")
-    index.add_argument("--milvus", nargs="*", default=[], metavar="K", help="of Milvus Lite: flat, ivf, hnsw")
-    index.add_argument("--folder", metavar="DIR", help="for the files, which are removed (default: the system's)")
-    index.set_defaults(run=_index)
-    plrm = what.add_parser(
+    parser.add_argument("--vectors", type=int, default=1_000_000, metavar="N", help="(default: 1,000,000)")
+    parser.add_argument("--width", type=int, default=256, metavar="D", help="(default: 256)")
+    parser.add_argument("--queries", type=int, default=500, metavar="N", help="(default: 500)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="that faiss may use (default: 1)")
+    parser.add_argument(
+        "--kinds", nargs="*", default=["flat", "ivf", "hnsw", "pq"], metavar="K", help="of faiss (default: all four)"
+    )
+    parser.add_argument("--milvus", nargs="*", default=[], metavar="K", help="of Milvus Lite: flat, ivf, hnsw")
+    parser.add_argument("--folder", metavar="DIR", help="for the files, which are removed (default: the system's)")
+    parser.set_defaults(run=_index)
+
+
+def _add_plrm(what: argparse._SubParsersAction) -> None:
+    parser = what.add_parser(
         "plrm",
         help="our PLRM against a loop over patches",
         description="Augment the same batch with PLRM as we do and patch by patch with torchvision's rotation, the "
         "same patches by the same angles: time, images a second, largest difference.",
         epilog=EXAMPLES,
     )
-    plrm.add_argument("--images", type=int, default=64, metavar="N", help="images in a batch (default: 64)")
-    plrm.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
-    plrm.add_argument("--repeats", type=int, default=5, metavar="N", help="runs, the fastest counts (default: 5)")
-    plrm.set_defaults(run=_plrm)
+    parser.add_argument("--images", type=int, default=64, metavar="N", help="images in a batch (default: 64)")
+    parser.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs, the fastest counts (default: 5)")
+    parser.set_defaults(run=_plrm)
 
 
 def _add_model(parser: argparse.ArgumentParser, size: tuple[int, int] = (256, 128)) -> None:

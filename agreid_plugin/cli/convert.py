@@ -27,9 +27,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("method", choices=METHODS, metavar="METHOD", help=f"one of {', '.join(METHODS)}")
     parser.add_argument("released", metavar="RELEASED", help="checkpoint of the released code; it is only read")
-    parser.add_argument(
-        "--config", "--config-file", dest="config_file", required=True, metavar="FILE", help="the same model's"
-    )
+    arguments.add_config(parser, what="configuration of the same model: .yml")
     parser.add_argument("--out", required=True, metavar="FILE", help="checkpoint to write, which must not exist")
     arguments.add_trust(parser)
     parser.set_defaults(run=_convert)

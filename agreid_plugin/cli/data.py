@@ -24,12 +24,22 @@ CHECK_EXAMPLES = """examples:
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
     """Add the command and its sub-commands."""
-    parser = subparsers.add_parser("data", help="make, check, caption and list datasets")
+    parser = subparsers.add_parser(
+        "data",
+        help="make, check, caption and list datasets",
+        description="Make AG-Synth, check a copy of a dataset, describe images, or list what can be read.",
+        epilog="'fastreid data ACTION --help' explains an action, with examples.",
+    )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     _add_make(actions)
     _add_check(actions)
     caption.add_to(actions)
-    actions.add_parser("list", help="list the datasets that can be read, with their protocols").set_defaults(run=_list)
+    listing = actions.add_parser(
+        "list",
+        help="list the datasets that can be read, with their protocols",
+        description="List the datasets that can be read, with their protocols.",
+    )
+    listing.set_defaults(run=_list)
 
 
 def _add_make(actions: argparse._SubParsersAction) -> None:

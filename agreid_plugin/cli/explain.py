@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from agreid_plugin.cli import arguments
+
 EXAMPLES = """examples:
   fastreid explain --config projects/ViSA/agsynth.yml
   fastreid explain --config projects/ViSA/cargo.yml MODEL.BACKBONE.DEPTH small MODEL.BACKBONE.FEAT_DIM 384
@@ -21,8 +23,8 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "Datasets and pretrained weights need not be there; nothing is written.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("--config", "--config-file", dest="config_file", required=True, metavar="FILE")
-    parser.add_argument("overrides", nargs="*", metavar="KEY VALUE", help="config keys to change")
+    arguments.add_config(parser, what="configuration of fast-reid: .yml")
+    arguments.add_overrides(parser)
     parser.set_defaults(run=_explain)
 
 

@@ -44,7 +44,10 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--out", required=True, metavar="FILE", help="ends with .onnx, .torchscript or .xml (OpenVINO)")
     parser.add_argument("--format", choices=("onnx", "torchscript", "openvino"), default="onnx", help="(default: onnx)")
     parser.add_argument(
-        "--tower", choices=("image", "text"), default="image", help="text is of TAGCLIP and takes tokens"
+        "--tower",
+        choices=("image", "text"),
+        default="image",
+        help="text is of TAGCLIP and takes tokens (default: image)",
     )
     parser.add_argument(
         "--view",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agreid_plugin.cli.arguments import add_trust
+from agreid_plugin.cli.arguments import add_config, add_overrides, add_trust
 from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,14 +22,12 @@ FILTERS = ("view", "camera", "pid", "platform", "after", "before", "where")
 
 def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Add the options that name a model."""
-    parser.add_argument(
-        "--config", "--config-file", dest="config_file", required=required, metavar="FILE", help="of either host"
-    )
+    add_config(parser, required)
     parser.add_argument("--weights", metavar="FILE", help="checkpoint of the model (default: the config's)")
     add_trust(parser)
     parser.add_argument("--device", metavar="D", help="cpu, cuda or cuda:1 (default: the config's)")
     parser.add_argument("--batch-size", type=int, metavar="N", help="images at a time (default: the config's)")
-    parser.add_argument("overrides", nargs="*", metavar="KEY VALUE", help="config keys to change")
+    add_overrides(parser)
 
 
 def add_images(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup, required: bool = False) -> None:

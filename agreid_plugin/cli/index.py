@@ -27,7 +27,12 @@ server or cluster). The kind is chosen by size: flat, which is exact, up to 100,
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
     """Add the command and what it does."""
-    parser = subparsers.add_parser("index", help="build and change an index to search in", epilog=EXAMPLES)
+    parser = subparsers.add_parser(
+        "index",
+        help="build and change an index to search in",
+        description="Keep the features of a gallery that is searched often.",
+        epilog=EXAMPLES,
+    )
     what = parser.add_subparsers(metavar="WHAT", required=True)
     build = what.add_parser(
         "build",
@@ -55,10 +60,17 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     )
     gallery.add_index(remove)
     gallery.add_token(remove)
-    remove.add_argument("--path", action="append", default=[], metavar="FILE", help="as it is in the index; again")
+    remove.add_argument(
+        "--path", action="append", default=[], metavar="FILE", help="as it is in the index; may be given again"
+    )
     gallery.add_filters(remove)
     remove.set_defaults(run=_remove)
-    info = what.add_parser("info", help="tell what an index is", epilog=EXAMPLES)
+    info = what.add_parser(
+        "info",
+        help="tell what an index is",
+        description="Tell the kind of an index, how many images it has, their width, and which model made them.",
+        epilog=EXAMPLES,
+    )
     gallery.add_index(info)
     gallery.add_token(info)
     info.add_argument("--check", action="store_true", help="read all of it and compare it with its checksums")

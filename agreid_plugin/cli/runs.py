@@ -36,18 +36,29 @@ The ending of the configuration picks the host: .yml is fast-reid's, .py mmengin
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
     """Add the two commands."""
-    train = subparsers.add_parser("train", help="train a model", epilog=TRAIN_EXAMPLES)
+    train = subparsers.add_parser(
+        "train",
+        help="train a model",
+        description="Train the model of a configuration, evaluate it as often as it says, and keep checkpoints, "
+        "numbers and logs in the output folder.",
+        epilog=TRAIN_EXAMPLES,
+    )
     _add_common(train)
     train.add_argument("--resume", action="store_true", help="continue the run in the output folder")
-    _add_overrides(train)
+    arguments.add_overrides(train)
     train.set_defaults(run=_train, eval_only=False)
 
-    evaluation = subparsers.add_parser("eval", help="evaluate a trained model", epilog=EVAL_EXAMPLES)
-    _add_common(evaluation)
-    evaluation.add_argument("--weights", metavar="FILE", help="checkpoint to evaluate, of either host")
-    evaluation.add_argument(
-        "--protocols", nargs="+", metavar="P", help="protocols to compute (default: those of the config)"
+    evaluation = subparsers.add_parser(
+        "eval",
+        help="evaluate a trained model",
+        description="Extract the features of every test set once, and print the numbers of all its protocols.",
+        epilog=EVAL_EXAMPLES,
     )
+    _add_common(evaluation)
+    evaluation.add_argument(
+        "--weights", metavar="FILE", help="checkpoint of the model, of either host (default: the config's)"
+    )
+    evaluation.add_argument("--protocols", nargs="+", metavar="P", help="protocols to compute (default: the config's)")
     evaluation.add_argument("--rerank", action="store_true", help="re-rank by shared neighbors")
     evaluation.add_argument(
         "--bootstrap", type=int, metavar="N", help="confidence intervals from N draws of identities"
@@ -60,18 +71,18 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "--save-attributes", metavar="CSV", help="keep what the model takes each test image's attributes for (SVPR)"
     )
     evaluation.add_argument("--features", metavar="NPZ", help="evaluate such a file: no weights, no images needed")
-    _add_overrides(evaluation)
+    arguments.add_overrides(evaluation)
     evaluation.set_defaults(run=_evaluate, eval_only=True)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", "--config-file", dest="config_file", required=True, metavar="FILE")
-    parser.add_argument("--output", metavar="DIR", help="folder of the run (default: that of the config)")
+    arguments.add_config(parser)
+    parser.add_argument("--output", metavar="DIR", help="folder of the run (default: the config's)")
     arguments.add_trust(parser)
     parser.add_argument("--num-gpus", type=int, metavar="N", help="GPUs on this machine, one process each")
     parser.add_argument("--num-processes", type=int, metavar="N", help="processes on this machine without GPUs")
     parser.add_argument("--num-machines", type=int, default=1, metavar="N", help="machines in all (default: 1)")
-    parser.add_argument("--machine-rank", type=int, default=0, metavar="R", help="number of this machine, from 0")
+    parser.add_argument("--machine-rank", type=int, default=0, metavar="R", help="number of this machine (default: 0)")
     parser.add_argument("--dist-url", metavar="URL", help="where the machines meet, for example tcp://10.0.0.1:29500")
     parser.add_argument(
         "--launcher",
@@ -82,10 +93,6 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dist-timeout", type=float, metavar="S", help="seconds that processes wait for each other (default: 1800)"
     )
-
-
-def _add_overrides(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="KEY VALUE", help="config keys to change")
 
 
 def _train(args: argparse.Namespace) -> None:
