@@ -10,9 +10,9 @@ from fastreid.utils.events import EventStorage
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.checks import with_feature_width
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.external import read_options
+from agreid_plugin.hosts.fastreid.external_options import read_options
+from agreid_plugin.hosts.fastreid.feature_width import with_feature_width
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 
 SWIN = ["arch={'embed_dims': 24, 'depths': [1, 1], 'num_heads': [2, 2]}", "out_indices=(1,)"]

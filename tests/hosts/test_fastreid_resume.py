@@ -11,7 +11,9 @@ import torch
 import yaml
 from conftest import assert_one_line
 from small_runs import final, logged, same, write_config
+from small_text import TINY
 
+from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.checkpointing import name_of, numbered
 from agreid_plugin.hosts.fastreid.config import load_config
@@ -269,11 +271,6 @@ def test_the_keys_are_checked(fastreid_command, config, tmp_path):
 
 
 def test_captions_are_drawn_by_their_place_too(forked_command, tmp_path):
-    """The configuration of text models, from their own tests."""
-    from test_fastreid_text import TINY
-
-    from agreid_plugin.data.synth import make_agsynth
-
     make_agsynth(tmp_path, ids=8, images_per_id=8, size=(32, 16), layout="tag-pedes", workers=1, progress=False)
     path = tmp_path / "c.yml"
     path.write_text(yaml.safe_dump({**TINY, "DATASETS": {**TINY["DATASETS"], "ROOT": str(tmp_path)}}))

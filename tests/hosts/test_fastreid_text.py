@@ -1,116 +1,45 @@
-"""Text-to-image retrieval inside the host: captions to learn from, TAG-CLIP, evaluation, selection, resuming."""
+"""Text-to-image retrieval inside the host: TAG-CLIP, its training, evaluation, selection and resuming."""
 
 import json
-import math
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from conftest import assert_one_line, recipes
 from fastreid.evaluation import inference_on_dataset
 from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
 from PIL import Image
+from small_text import (
+    PROTOCOLS,
+    SHAPE,
+    annotations,
+    batch_of,
+    configured,
+    write_annotations,
+    write_config,
+)
 
 from agreid_plugin.data.captions import clean
-from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.evaluation import load_features, sides
-from agreid_plugin.hosts.fastreid import solver
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import build_train_loader
 from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, test_sets
 from agreid_plugin.hosts.fastreid.tag_clip import SoftLabelRamp
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.nn.checkpoints import read_checkpoint
-from agreid_plugin.nn.clip import EOT, SOT, Tokenizer
-from agreid_plugin.nn.clip_build import build_clip
-from agreid_plugin.types import View
+
+pytest_plugins = ("small_text",)
 
 test_sets.__test__ = False  # the function's name, not a test's
 
 RECIPES = recipes("TAG-CLIP", "TBPS-CLIP")
-SHAPE = {"WIDTH": 16, "LAYERS": 3, "HEADS": 2, "TEXT_WIDTH": 8, "TEXT_LAYERS": 2, "TEXT_HEADS": 2, "EMBED_DIM": 8}
-TINY = {
-    "MODEL": {
-        "META_ARCHITECTURE": "TAGCLIP",
-        "BACKBONE": {"NAME": "build_clip_backbone", "STRIDE_SIZE": [8, 8]},
-        "CLIP": {**SHAPE, "PATCH_SIZE": 8},
-        "TAG_CLIP": {"AT": [1], "TSE_WIDTH": 10, "TEMPERATURE": 0.07, "FREEZE_PATCHES": False},
-        "LOSSES": {"NAME": []},
-    },
-    "INPUT": {"SIZE_TRAIN": [32, 16], "SIZE_TEST": [32, 16], "PIPELINE": ["Resize", "ToTensor", "AugmentationPool"]},
-    "DATASETS": {"NAMES": ["TAG_PEDES"], "TESTS": ["TAG_PEDES"]},
-    "DATALOADER": {"SAMPLER_TRAIN": "TrainingSampler", "NUM_WORKERS": 0},
-    "SOLVER": {
-        "OPT": "AdamW",
-        "BETAS": [0.9, 0.98],
-        "LR_FACTORS": [["image_local", 10], ["text_local", 10]],
-        "DECAY_VECTORS": False,
-        "SCHED": "CosineAnnealingLR",
-        "SCHED_STEP": "iteration",
-        "ETA_MIN_LR": 1e-5,
-        "BASE_LR": 1e-3,
-        "IMS_PER_BATCH": 16,
-        "MAX_EPOCH": 2,
-        "WARMUP_ITERS": 2,
-        "LOG_PERIOD": 1,
-        "CHECKPOINT_PERIOD": 1,
-    },
-    "TEST": {"EVAL_PERIOD": 1, "IMS_PER_BATCH": 16},
-}
-PROTOCOLS = ["T2I", "T2I-aerial", "T2I-ground"]
 TBPS = ("BLOCK vit", "TSE False", "VIEW_LOSS False", "ORTHO_LOSS False", "ID_LOSS False")
-
-
-@pytest.fixture(scope="session")
-def captioned(tmp_path_factory) -> Path:
-    """AG-Synth as TAG-PEDES: 3 people to train on, 3 to test with, 8 images each; odd captions among them."""
-    root = tmp_path_factory.mktemp("captioned")
-    folder = make_agsynth(root, ids=6, images_per_id=8, size=(32, 16), layout="tag-pedes", workers=1, progress=False)
-    for split in ("train", "test"):
-        entries = annotations(folder, split)
-        entries[0]["captions"] = ["", "Man."]
-        entries[1]["captions"] = ["red " * 60 + "counterrevolutionaries " * 20]
-        write_annotations(folder, split, entries)
-    return root
-
-
-@pytest.fixture
-def tiny(tmp_path, captioned) -> Path:
-    """A configuration that trains TAG-CLIP on `captioned` in seconds."""
-    return write_config(tmp_path, captioned)
-
-
-def write_config(folder: Path, root: Path) -> Path:
-    settings = {**TINY, "DATASETS": {**TINY["DATASETS"], "ROOT": str(root)}, "OUTPUT_DIR": str(folder / "run")}
-    (folder / "tiny.yml").write_text(yaml.safe_dump(settings))
-    return folder / "tiny.yml"
-
-
-def annotations(folder: Path, split: str) -> list[dict]:
-    return json.loads((folder / "anno_dir" / f"{split}_reid.json").read_text())
-
-
-def write_annotations(folder: Path, split: str, entries: list[dict]) -> None:
-    (folder / "anno_dir" / f"{split}_reid.json").write_text(json.dumps(entries))
-
-
-def configured(path: Path, *overrides: object):
-    return load_config(path, ["MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", "3", *map(str, overrides)])
 
 
 def of_tbps() -> list[str]:
     return [part for entry in TBPS for part in f"MODEL.TAG_CLIP.{entry}".split()]
-
-
-def batch_of(model, images: torch.Tensor) -> dict:
-    tokens = model.text.tokenize(["a man in red", "", "a woman", "someone with a bag"])
-    views = torch.tensor([View.AERIAL, View.GROUND, View.GROUND, -1])
-    return {"images": images, "targets": torch.tensor([0, 0, 1, 2]), "views": views, "tokens": tokens}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -237,64 +166,6 @@ def test_the_test_split_selects_only_if_named(tiny, tmp_path, fastreid_command):
     assert (tmp_path / "run" / "model_best.pth").exists()
 
 
-def test_all_captions_are_pairs_and_one_is_drawn(tiny):
-    pairs = build_train_loader(configured(tiny)).dataset
-    assert len(pairs) == 47
-    texts = [item.record.captions for item in pairs.img_items]
-    assert all(len(captions) == 1 for captions in texts)
-    tokenize = Tokenizer(77)
-    for number in (0, 5):
-        assert torch.equal(pairs[number].tokens, tokenize(clean(texts[number][0])))
-
-    images = build_train_loader(configured(tiny, "INPUT.CAPTIONS", "one")).dataset
-    assert len(images) == 24
-    record = images.img_items[4].record
-    drawn = {tuple(images[4].tokens.tolist()) for _ in range(30)}
-    assert drawn == {tuple(tokenize(clean(caption)).tolist()) for caption in record.captions}
-    assert len(drawn) == 2
-
-
-def test_words_are_left_out_and_captions_translated(tiny, tmp_path, captioned, caplog):
-    dropped = build_train_loader(configured(tiny, "INPUT.TEXT.WORD_DELETION", 0.5)).dataset
-    whole = Tokenizer(77)(clean(dropped.img_items[5].record.captions[0]))
-    assert (dropped[5].tokens != 0).sum() < (whole != 0).sum()
-
-    translate = ("INPUT.TEXT.BACK_TRANSLATION", 1.0)
-    build_train_loader(configured(tiny, *translate))
-    assert "no training caption has a back-translation: INPUT.TEXT.BACK_TRANSLATION changes nothing" in caplog.text
-    root = shutil.copytree(captioned, tmp_path / "data")
-    entries = annotations(root / "TAG-PEDES", "train")
-    entries[3]["captions_bt"] = ["Translated!"] * 2
-    write_annotations(root / "TAG-PEDES", "train", entries)
-    pairs = build_train_loader(configured(write_config(tmp_path, root), *translate)).dataset
-    name = Path(entries[3]["file_path"]).name
-    found = [pairs[n].tokens for n, item in enumerate(pairs.img_items) if Path(item[0]).name == name]
-    assert len(found) == 2
-    assert all(torch.equal(tokens, Tokenizer(77)("translated")) for tokens in found)
-
-
-def test_images_without_captions_are_left_out(tmp_path, captioned, caplog):
-    root = shutil.copytree(captioned, tmp_path / "data")
-    entries = annotations(root / "TAG-PEDES", "train")
-    for entry in entries[:3]:
-        entry["captions"] = []
-    write_annotations(root / "TAG-PEDES", "train", entries)
-    caplog.set_level("INFO")
-    pairs = build_train_loader(configured(write_config(tmp_path, root))).dataset
-    assert len(pairs) == 42
-    assert "3 of 24 training images have no caption and are left out" in caplog.text
-
-
-def test_the_tokenizer_is_the_towers():
-    tower = build_clip(
-        image_size=(16, 16), width=8, heads=1, layers=1, text_width=8, text_heads=1, text_layers=1, text_length=12
-    ).text
-    for caption in ("", "man", "a man in a red t-shirt, walking", "word " * 30):
-        assert torch.equal(Tokenizer(12)(caption), tower.tokenize(caption)[0])
-        assert Tokenizer(12).is_long(caption) == (tower.count(caption) > 12)
-    assert Tokenizer(12)("word " * 30)[[0, -1]].tolist() == [SOT, EOT]
-
-
 def evaluated(cfg, model) -> MultiProtocolEvaluator:
     (evaluator,) = Trainer.run_test_sets(cfg, model).values()
     return evaluator
@@ -388,18 +259,6 @@ def test_mistakes_are_one_line(tiny, fastreid_command, overrides, words):
     assert_one_line(fastreid_command("train", "--config", tiny, *overrides), *words)
 
 
-def test_models_that_read_no_captions_are_refused_text_sets(tiny, fastreid_command):
-    plain = ["MODEL.META_ARCHITECTURE", "Baseline", "MODEL.LOSSES.NAME", "['CrossEntropyLoss']"]
-    outcome = fastreid_command("train", "--config", tiny, *plain, "MODEL.BACKBONE.FEAT_DIM", 16)
-    assert_one_line(outcome, "TAG-PEDES/T2I asks with sentences, which Baseline does not read")
-
-
-def test_sets_without_captions_are_refused(tiny, agsynth, fastreid_command):
-    sets = ["DATASETS.ROOT", agsynth, "DATASETS.NAMES", "['CARGO']", "DATASETS.TESTS", "['CARGO']"]
-    outcome = fastreid_command("train", "--config", tiny, *sets)
-    assert_one_line(outcome, "TAGCLIP learns from captions, but CARGO has none", "TAG-PEDES")
-
-
 def test_sdm_and_further_losses(tiny):
     model = build_model(configured(tiny, "MODEL.TAG_CLIP.OBJECTIVE", "sdm", "MODEL.LOSSES.NAME", ["VIAL"])).train()
     with EventStorage():
@@ -413,46 +272,3 @@ def test_patches_are_frozen_when_asked(tiny):
         model = build_model(configured(tiny, "MODEL.TAG_CLIP.FREEZE_PATCHES", frozen))
         assert model.image.tower.visual.conv1.weight.requires_grad is not frozen
         assert model.image.tower.visual.class_embedding.requires_grad
-
-
-def test_groups_of_the_optimizer(tiny):
-    cfg = configured(tiny, "SOLVER.WEIGHT_DECAY", 0.02)
-    model = build_model(cfg)
-    optimizer, _ = Trainer.build_optimizer(cfg, model)
-    names = {id(value): name for name, value in model.named_parameters()}
-    found = {
-        names[id(value)]: (group["lr"], group["weight_decay"])
-        for group in optimizer.param_groups
-        for value in group["params"]
-    }
-    assert set(found) == {name for name, value in model.named_parameters() if value.requires_grad}
-    for name, (rate, decay) in found.items():
-        assert rate == pytest.approx(1e-2 if name.startswith(("image_local.", "text_local.")) else 1e-3), name
-        vector = model.get_parameter(name).dim() < 2 or name.endswith("bias")
-        assert decay == (0 if vector else 0.02), name
-    assert found["image.tower.visual.transformer.resblocks.1.experts.c_fc_bias"][1] == 0
-    assert len(optimizer.param_groups) == 4
-
-
-def test_the_cosine_falls_with_every_iteration(tiny):
-    cfg = configured(tiny, "SOLVER.MAX_EPOCH", 3, "SOLVER.WARMUP_ITERS", 4, "SOLVER.WARMUP_FACTOR", 0.01)
-    weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
-    optimizer = torch.optim.AdamW([{"params": [w], "lr": rate} for w, rate in zip(weights, (1e-3, 1e-2), strict=True)])
-    scheduler = solver.cosine_by_iteration(cfg, optimizer, iters_per_epoch=4)
-
-    class Stub:
-        warmup_iters, delay_epochs, iters_per_epoch, grad_scaler = 4, 0, 4, None
-        storage = EventStorage()
-
-    hook, trainer = solver.IterationScheduler(optimizer, scheduler), Stub()
-    hook.trainer = trainer
-    seen = []
-    for trainer.iter in range(12):
-        seen.append([group["lr"] for group in optimizer.param_groups])
-        optimizer.step()
-        hook.after_step()
-        hook.after_epoch()
-    warm = [0.01 + 0.99 * step / 4 for step in range(4)]
-    cosine = [0.01 + 0.99 * (1 + math.cos(math.pi * step / 8)) / 2 for step in range(8)]
-    assert [rates[0] for rates in seen] == pytest.approx([1e-3 * factor for factor in warm + cosine])
-    assert [rates[1] for rates in seen] == pytest.approx([1e-2 * factor for factor in warm + cosine])

@@ -1,228 +1,37 @@
-"""Recipes of both hosts say the same: models, settings of parameters, learning rates, images, and the run."""
+"""Recipes of both hosts say the same: learning rates, images, and the run; the models have a file of their own."""
 
-import copy
-import inspect
 import random
-from collections.abc import Mapping
-from functools import wraps
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from mmengine.config import Config
 from mmengine.dataset import Compose
-from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+from mmengine.registry import PARAM_SCHEDULERS
 from PIL import Image
+from recipe_pairs import PROJECTS, RECIPES, ROOT, both_forms, identities, name_of
 from torch import nn
 from torch.optim import SGD
 
-from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.data.datasets import dataset_name
-from agreid_plugin.data.synth import make_agsynth
-from agreid_plugin.hosts.fastreid import checks, hooks, solver
-from agreid_plugin.hosts.fastreid.attributes import with_attributes
-from agreid_plugin.hosts.fastreid.config import changed, load_config
-from agreid_plugin.hosts.fastreid.losses import build_objectives
-from agreid_plugin.hosts.fastreid.methods import HostMethod
+from agreid_plugin.hosts.fastreid import hooks, solver
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 
-ROOT = Path(__file__).parents[2]
 SAMPLERS = {
     "NaiveIdentitySampler": "agreid_plugin.IdentitySampler",
     "ViewBalancedIdentitySampler": "agreid_plugin.ViewBalancedIdentitySampler",
     "TrainingSampler": "DefaultSampler",
 }
-IDENTITIES = {"CARGO": 2500, "CP2108": 1442, "TAG_PEDES": 4840}  # as published
-IDENTITIES_OF_AGSYNTH = 100  # half of the people
-OURS = ("agreid_plugin.losses", "agreid_plugin.methods", "agreid_plugin.nn")
-PROJECTS = ROOT / "projects"
 PLUGIN = "Example/example_plugin"  # of fast-reid
 EPOCH = 27  # iterations, in the place of hundreds; 120 epochs are still longer than 2000 iterations of warm-up
 
 
-def _name(path: Path) -> str:
-    return str(path.relative_to(PROJECTS).with_suffix(""))
-
-
-# A base of several recipes names no folder for a run.
-RECIPES = sorted(_name(path) for path in PROJECTS.glob("*/*.py") if "work_dir" in path.read_text())
-
-
-@pytest.fixture(scope="module")
-def cp2108(tmp_path_factory) -> str:
-    """A folder holding AG-Synth as CP2108, for its attributes."""
-    root = tmp_path_factory.mktemp("cp2108")
-    make_agsynth(root, layout="cp2108", ids=8, images_per_id=8, size=(32, 16), workers=1, progress=False)
-    return str(root)
-
-
 @pytest.fixture(scope="module", params=RECIPES)
-def recipe(request, cp2108) -> SimpleNamespace:
-    """Both forms of a recipe, `yml` and `py`; `cfg` and `config` are the same without pretrained weights."""
-    path = ROOT / "projects" / request.param
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FASTREID_DATASETS", cp2108)
-        yml, py = load_config(path.with_suffix(".yml")), Config.fromfile(path.with_suffix(".py"))
-    init_default_scope("agreid_plugin")
-    return SimpleNamespace(yml=yml, py=py, cfg=_buildable(yml, cp2108), config=_without_weights(py))
-
-
-@pytest.fixture(scope="module")
-def built(recipe) -> SimpleNamespace:
-    """Both models, without memory for their weights, and what they are made of."""
-    with pytest.MonkeyPatch.context() as patch, torch.device("meta"):
-        recorder = Recorder(patch)
-        theirs = META_ARCH_REGISTRY.get(recipe.cfg.MODEL.META_ARCHITECTURE)(recipe.cfg)
-        if not isinstance(theirs, HostMethod):  # the host's own has losses of its own, of which only VIAL is ours
-            recorder.calls = [call for call in recorder.calls if call[0] not in ("VIAL", "OnFeatures", "OnLogits")]
-            build_objectives(recipe.cfg)
-        their_parts = recorder.taken()
-        ours = MODELS.build(recipe.config.model)
-        return SimpleNamespace(theirs=theirs, ours=ours, their_parts=their_parts, our_parts=recorder.taken())
-
-
-def _buildable(yml, root):
-    """Return a configuration of fast-reid's with the number of identities, the attributes, and no weights."""
-    cfg = changed(changed(yml, "MODEL.BACKBONE.PRETRAIN", False), "MODEL.HEADS.NUM_CLASSES", identities(yml))
-    if cfg.MODEL.BACKBONE.PRETRAIN_PATH.endswith(".pt"):  # CLIP's, which would tell the activation
-        cfg = changed(cfg, "MODEL.CLIP.QUICK_GELU", "yes")
-    return with_attributes(changed(cfg, "DATASETS.ROOT", root) if "CP2108" in cfg.DATASETS.NAMES else cfg)
-
-
-def identities(yml):
-    return IDENTITIES_OF_AGSYNTH if yml.DATASETS.AGSYNTH.IDS else IDENTITIES[yml.DATASETS.NAMES[0]]
-
-
-def _without_weights(py):
-    config = copy.deepcopy(py)
-    if vit := config.model.get("backbone", {}).get("vit"):
-        vit.pop("pretrained", None)
-    elif config.model.clip.pop("pretrained", None):
-        config.model.clip.quick_gelu = "yes"
-    return config
-
-
-class Recorder:
-    """Keeps with what arguments our networks, methods and losses are made."""
-
-    def __init__(self, monkeypatch):
-        self.calls = []
-        for kind in _kinds(nn.Module):
-            if "__init__" in vars(kind) and kind.__module__.startswith(OURS):
-                self._watch(kind, monkeypatch)
-
-    def _watch(self, kind, monkeypatch):
-        make, signature = kind.__init__, inspect.signature(kind.__init__)
-
-        @wraps(make)  # modules that are imported meanwhile ask for its arguments
-        def __init__(module, *args, **kwargs):
-            bound = signature.bind(module, *args, **kwargs)
-            bound.apply_defaults()
-            values = {name: _plain(value) for name, value in bound.arguments.items() if name != "self"}
-            self.calls.append((kind.__name__, values))
-            make(module, *args, **kwargs)
-
-        monkeypatch.setattr(kind, "__init__", __init__)
-
-    def taken(self):
-        """Return the calls so far, in no order: hosts make heads and losses before or after backbones."""
-        calls, self.calls = self.calls, []
-        return sorted(map(repr, calls))
-
-
-def _kinds(kind):
-    for child in kind.__subclasses__():
-        yield child
-        yield from _kinds(child)
-
-
-def _plain(value):
-    """Return an argument so that it can be compared: modules by kind, functions and tensors as such."""
-    if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in sorted(value.items())}
-    if isinstance(value, nn.ModuleDict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, AttributeSchema):
-        return _plain(value.groups)
-    if isinstance(value, nn.Module):
-        return next(
-            each.__name__ for each in type(value).__mro__ if not each.__module__.startswith("agreid_plugin.hosts")
-        )
-    if callable(value) or isinstance(value, torch.Tensor):
-        return type(value).__name__ if isinstance(value, torch.Tensor) else "function"
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def parameters(model):
-    """Return shape and whether it is trained of every parameter, by the name that fast-reid's model has."""
-    return {
-        name.removeprefix("method."): (tuple(value.shape), value.requires_grad)
-        for name, value in model.named_parameters()
-    }
-
-
-def test_models_are_made_of_the_same_parts_with_the_same_arguments(built):
-    assert built.our_parts == built.their_parts
-    assert len(built.our_parts) > 10
-    assert parameters(built.ours) == parameters(built.theirs)
-
-
-def test_pixels_are_normalized_in_the_same_way(recipe):
-    preprocessor = recipe.py.model.data_preprocessor
-    assert preprocessor.mean == recipe.yml.MODEL.PIXEL_MEAN
-    assert preprocessor.std == recipe.yml.MODEL.PIXEL_STD
-
-
-def test_weights_are_those_of_the_same_file(recipe):
-    yml, model = recipe.yml.MODEL, recipe.py.model
-    weights = (model.clip if "clip" in model else model.backbone.vit).get("pretrained")
-    assert weights == (yml.BACKBONE.PRETRAIN_PATH if yml.BACKBONE.PRETRAIN else None)
-    if "clip" in model:
-        assert model.clip.get("quick_gelu", "auto") == yml.CLIP.QUICK_GELU
-
-
-def settings(optimizer, model):
-    """Return what the optimizer does with each parameter, by the name that fast-reid's model has."""
-    names = {id(value): name.removeprefix("method.") for name, value in model.named_parameters()}
-    return {
-        names[id(value)]: {name: _rounded(group[name]) for name in _SETTINGS if name in group}
-        for group in optimizer.param_groups
-        for value in group["params"]
-    }
-
-
-_SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "dampening", "betas", "eps", "amsgrad")
-
-
-def _rounded(value):
-    values = value if isinstance(value, tuple | list) else (value,)
-    return tuple(float(f"{each:.12g}") for each in values)
-
-
-def test_each_parameter_is_optimized_in_the_same_way(recipe, built):
-    theirs, ours = built.theirs, built.ours
-    optimizer, _ = Trainer.build_optimizer(recipe.cfg, theirs)
-    is_mixed = recipe.yml.SOLVER.AMP.ENABLED
-    assert recipe.py.optim_wrapper.type == ("agreid_plugin.AmpOptimWrapper" if is_mixed else "OptimWrapper")
-    wrapper = build_optim_wrapper(ours, recipe.py.optim_wrapper | {"type": "OptimWrapper"})  # weights are on no device
-    assert type(wrapper.optimizer).__name__ == recipe.yml.SOLVER.OPT
-    found = settings(wrapper.optimizer, ours)
-    assert found == settings(optimizer, theirs)
-    assert set(found) == {name for name, (_, is_trained) in parameters(ours).items() if is_trained}
-
-
-def test_gradients_are_clipped_in_the_same_way(recipe):
-    clip, wrapper = recipe.yml.SOLVER.CLIP_GRADIENTS, recipe.py.optim_wrapper
-    expected = {"type": "each", "max_norm": clip.CLIP_VALUE} if clip.ENABLED else None
-    assert wrapper.get("clip_grad") == expected
-    assert (clip.CLIP_TYPE, clip.NORM_TYPE) == ("norm", 2.0)
+def recipe(request, described) -> SimpleNamespace:
+    """Both forms of a recipe."""
+    return both_forms(request.param, described)
 
 
 def their_rates(cfg, bases):
@@ -232,7 +41,7 @@ def their_rates(cfg, bases):
     kind = solver.IterationScheduler if cfg.SOLVER.SCHED_STEP == "iteration" else hooks.hooks.LRScheduler
     hook = kind(optimizer, schedulers)
     hook.trainer = trainer = SimpleNamespace(
-        warmup_iters=checks.warmup_iterations(cfg, EPOCH),
+        warmup_iters=solver.warmup_iterations(cfg, EPOCH),
         delay_epochs=cfg.SOLVER.DELAY_EPOCHS,
         iters_per_epoch=EPOCH,
         grad_scaler=None,
@@ -372,7 +181,7 @@ def test_runs_are_as_long_and_evaluate_and_save_as_often(recipe):
 def test_every_recipe_has_a_partner():
     assert {name.partition("/")[0] for name in RECIPES} >= {"VDT", "ViSA", "VIF-AGReID", "SVPR-ReID", "TAG-CLIP"}
     assert [name for name in RECIPES if not (PROJECTS / f"{name}.yml").is_file()] == []
-    others = [path for path in PROJECTS.glob("*/*.py") if _name(path) not in (*RECIPES, PLUGIN)]
+    others = [path for path in PROJECTS.glob("*/*.py") if name_of(path) not in (*RECIPES, PLUGIN)]
     bases = [path for path in others if any(f"./{path.name}" in each.read_text() for each in path.parent.glob("*.py"))]
     assert others == bases
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from agreid_plugin.data.protocols import protocol, select
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.hosts.fastreid import checks, data
+from agreid_plugin.hosts.fastreid import batches, checks, data, feature_width
 from agreid_plugin.hosts.fastreid.attributes import NONE, with_attributes
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.evaluator import test_sets
@@ -28,6 +28,7 @@ from agreid_plugin.hosts.fastreid.explain_model import (
     size_rows,
     times,
 )
+from agreid_plugin.hosts.fastreid.solver import warmup_iterations
 from agreid_plugin.hosts.fastreid.text_data import reads_captions
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.types import View
@@ -103,9 +104,9 @@ def _with_attributes(cfg) -> tuple[Any, list[Row]]:
 def _built(cfg) -> tuple[nn.Module, dict[str, float]]:
     """Build the model and run it once; returns it with its operations."""
     try:
-        cfg = checks.with_feature_width(cfg)
+        cfg = feature_width.with_feature_width(cfg)
         model = build_model(cfg).eval()
-        checks.check_feature_width(cfg, model)
+        feature_width.check_feature_width(cfg, model)
         size = cfg.INPUT.CROP.SIZE if cfg.INPUT.CROP.ENABLED else cfg.INPUT.SIZE_TEST
         return model, operations(model, torch.zeros(1, 3, *size))
     except InputError:
@@ -174,7 +175,7 @@ def _refused(cfg, items: list[tuple]) -> Iterator[Row]:
     if not items:
         return
     try:
-        checks.check_batches(cfg, len(items), len({item[1] for item in items}), world_size=1)
+        batches.check_batches(cfg, len(items), len({item[1] for item in items}), world_size=1)
     except InputError as error:
         yield "refused", str(error)
 
@@ -211,7 +212,7 @@ def _views(model: nn.Module) -> str:
 
 
 def _schedule(cfg, iterations: int) -> str:
-    solver, warmup = cfg.SOLVER, checks.warmup_iterations(cfg, iterations)
+    solver, warmup = cfg.SOLVER, warmup_iterations(cfg, iterations)
     steps = f" at {', '.join(map(str, solver.STEPS))}" if solver.SCHED == "MultiStepLR" else ""
     epochs = solver.WARMUP_EPOCHS
     long = f"{epochs} epoch{'s' * (epochs > 1)}" if epochs else f"{warmup} iterations"
@@ -229,7 +230,7 @@ def _schedule(cfg, iterations: int) -> str:
 
 def _last_rate(cfg, iterations: int) -> float:
     """Return the learning rate of the last epoch; without a known number of iterations warm-up takes one epoch."""
-    solver, warmup = cfg.SOLVER, checks.warmup_iterations(cfg, iterations)
+    solver, warmup = cfg.SOLVER, warmup_iterations(cfg, iterations)
     warm = solver.WARMUP_EPOCHS or math.ceil(warmup / (iterations or warmup or 1))  # epochs
     steps = solver.MAX_EPOCH - max(warm, solver.DELAY_EPOCHS + 1)  # that the schedule takes before the last epoch
     if solver.SCHED == "MultiStepLR":

@@ -11,8 +11,6 @@ import importlib
 import inspect
 import logging
 import sys
-import warnings
-from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -20,30 +18,23 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from fastreid.config import defaults
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, first_line, unknown
-from agreid_plugin.hosts.fastreid.config import Key, declare
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts.fastreid.external_options import (
+    NODE,
+    grid_of,
+    library,
+    output_of,
+    read_options,
+    refuse_stride,
+    require_one_size,
+    said_of_library,
+)
 from agreid_plugin.hosts.fastreid.external_weights import load_external
 
 _logger = logging.getLogger("fastreid.backbone")
-
-NODE = "MODEL.BACKBONE.EXTERNAL"
-OUTPUTS = ("token", "map")
-FETCHING = (
-    *("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "init_cfg"),
-    *("timm_model_pretrained", "load_weights"),
-)
-"""Options that would fetch weights from somewhere else than `PRETRAIN_PATH`."""
-
-KEYS = (
-    Key(f"{NODE}.NAME", "", "External backbones: the model by the library's own name, as convnext_tiny."),
-    Key(f"{NODE}.OPTIONS", [], "External backbones: options of the constructor, each `key=value` or {key: value}."),
-    Key(f"{NODE}.OUTPUT", "token", "External backbones: `token`, one vector an image, or `map`, which a head pools."),
-)
-declare(KEYS)
 
 Read = Callable[[nn.Module, Tensor], Any]
 """Takes the network and images, returns features: (B, D) or (B, D, rows, cols)."""
@@ -73,51 +64,51 @@ class ExternalBackbone(nn.Module):
 @BACKBONE_REGISTRY.register()
 def build_timm_backbone(cfg) -> ExternalBackbone:
     """Build a model of timm; its plain ViTs take any stride."""
-    timm = _library("timm", "clip")
+    timm = library("timm", "clip")
     core = _timm_core(cfg, timm)
     if isinstance(core, timm.models.VisionTransformer) and type(core.patch_embed) is timm.layers.PatchEmbed:
-        embed, grid = core.patch_embed, _grid(cfg, core.patch_embed.patch_size)
+        embed, grid = core.patch_embed, grid_of(cfg, core.patch_embed.patch_size)
         core.pos_embed = _positions(core.pos_embed, embed.num_patches, grid)
         embed.proj.stride = tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE)
         embed.grid_size, embed.num_patches = grid, grid[0] * grid[1]
     else:
-        _refuse_stride(cfg)
+        refuse_stride(cfg)
 
     def adapt(state: dict[str, Tensor]) -> dict[str, Tensor]:
         known = getattr(sys.modules[type(core).__module__], "checkpoint_filter_fn", None)
         return known(state, core) if known else state
 
-    return _finished(cfg, core, _timm_map if _output(cfg) == "map" else _called, adapt)
+    return _finished(cfg, core, _timm_map if output_of(cfg) == "map" else _called, adapt)
 
 
 def _timm_core(cfg, timm: ModuleType) -> nn.Module:
-    name, pool = cfg.MODEL.BACKBONE.EXTERNAL.NAME, {"global_pool": ""} if _output(cfg) == "map" else {}
+    name, pool = cfg.MODEL.BACKBONE.EXTERNAL.NAME, {"global_pool": ""} if output_of(cfg) == "map" else {}
     if not timm.is_model(name):
         raise unknown(f"{NODE}.NAME of timm", name, timm.list_models())
     given = read_options(cfg)
     options = {"num_classes": 0, **pool, **given}
-    with _said_of("timm", name):
+    with said_of_library("timm", name):
         try:
             core = timm.create_model(name, **{"img_size": tuple(cfg.INPUT.SIZE_TRAIN)} | options)
         except TypeError as error:
             if "img_size" in given or "img_size" not in str(error):
                 raise
             return timm.create_model(name, **options)  # it takes images of any size
-    _require_one_size(cfg)
+    require_one_size(cfg)
     return core
 
 
 @BACKBONE_REGISTRY.register()
 def build_mmpretrain_backbone(cfg) -> ExternalBackbone:
     """Build a backbone of mmpretrain; those whose patches are an option of theirs take any stride."""
-    _library("mmpretrain.models", "mmengine")
+    library("mmpretrain.models", "mmengine")
     models, name = importlib.import_module("mmpretrain.registry").MODELS, cfg.MODEL.BACKBONE.EXTERNAL.NAME
     folder = "mmpretrain.models.backbones."
     known = {each: kind for each, kind in models.module_dict.items() if kind.__module__.startswith(folder)}
     if name not in known:
         raise unknown(f"{NODE}.NAME of mmpretrain", name, known)
     options = _mmpretrain_options(cfg, inspect.signature(known[name]).parameters)
-    with _said_of("mmpretrain", name), _quiet_mmengine():
+    with said_of_library("mmpretrain", name), _quiet_mmengine():
         core = models.build({"type": name, **options})
         core.init_weights()
     return _finished(cfg, core, _last, dict)
@@ -130,27 +121,27 @@ def _mmpretrain_options(cfg, taken: Mapping[str, inspect.Parameter]) -> dict[str
     if "patch_cfg" in taken and "out_type" in taken:  # a ViT
         side = given.get("patch_size", taken["patch_size"].default)
         patch = tuple(side) if isinstance(side, list | tuple) else (side, side)
-        _grid(cfg, patch)
-        ours["out_type"] = "featmap" if _output(cfg) == "map" else "cls_token"
+        grid_of(cfg, patch)
+        ours["out_type"] = "featmap" if output_of(cfg) == "map" else "cls_token"
         if stride != patch:
             ours["patch_cfg"] = {"stride": stride, "padding": 0}
     else:
-        _refuse_stride(cfg)
+        refuse_stride(cfg)
     return {key: value for key, value in ours.items() if key in taken} | given
 
 
 @BACKBONE_REGISTRY.register()
 def build_open_clip_backbone(cfg) -> ExternalBackbone:
     """Build the image tower of a model of open_clip; its own ViTs take any stride and give maps."""
-    core, name, output = _open_clip_tower(cfg), cfg.MODEL.BACKBONE.EXTERNAL.NAME, _output(cfg)
+    core, name, output = _open_clip_tower(cfg), cfg.MODEL.BACKBONE.EXTERNAL.NAME, output_of(cfg)
     if type(core).__name__ != "VisionTransformer":
-        _refuse_stride(cfg)
+        refuse_stride(cfg)
         if hasattr(getattr(core, "trunk", None), "set_input_size"):  # a ViT of timm
             core.trunk.set_input_size(tuple(cfg.INPUT.SIZE_TRAIN))
         if output == "map":
             raise InputError(f"{NODE}.OUTPUT is map, but {name} of open_clip is no ViT of its own: set OUTPUT token")
         return _finished(cfg, core, _called, dict)
-    grid = _grid(cfg, core.patch_size)
+    grid = grid_of(cfg, core.patch_size)
     core.positional_embedding = _positions(core.positional_embedding, core.grid_size[0] * core.grid_size[1], grid)
     core.conv1.stride, core.grid_size = tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE), grid
     if output == "map":
@@ -168,7 +159,7 @@ def build_open_clip_backbone(cfg) -> ExternalBackbone:
 
 def _open_clip_tower(cfg) -> nn.Module:
     """Build the image tower alone: a text tower may want files from a hub."""
-    open_clip, options = _library("open_clip", "clip"), read_options(cfg)
+    open_clip, options = library("open_clip", "clip"), read_options(cfg)
     model = importlib.import_module("open_clip.model")
     name, size = cfg.MODEL.BACKBONE.EXTERNAL.NAME, cfg.INPUT.SIZE_TRAIN
     if name not in open_clip.list_models():
@@ -180,12 +171,12 @@ def _open_clip_tower(cfg) -> nn.Module:
     for option in options:
         if option not in names:
             raise unknown(f"{NODE}.OPTIONS of open_clip", option, [*names, "embed_dim", "quick_gelu"])
-    _require_one_size(cfg)
+    require_one_size(cfg)
     square = size[0] == size[1]
     vision = {**plan["vision_cfg"], "image_size": size[0] if square else tuple(size), **options}
     if isinstance(vision.get("layers"), list) and not square:
         raise InputError(f"{name} of open_clip takes square images alone, INPUT.SIZE_TRAIN is {list(size)}: use a ViT")
-    with _said_of("open_clip", name):
+    with said_of_library("open_clip", name):
         return model._build_vision_tower(width, {**vision, "timm_model_pretrained": False}, quick_gelu)
 
 
@@ -212,38 +203,13 @@ def _open_clip_map(core: nn.Module, images: Tensor) -> Tensor:
 
 def _finished(cfg, core: nn.Module, read: Read, adapt: Callable[[dict[str, Tensor]], dict]) -> ExternalBackbone:
     """Load the weights that the configuration names, and wrap the network for the host."""
-    backbone, output = cfg.MODEL.BACKBONE, _output(cfg)
+    backbone, output = cfg.MODEL.BACKBONE, output_of(cfg)
     if output == "map" and cfg.MODEL.HEADS.POOL_LAYER == "Identity":
         raise InputError(f"{NODE}.OUTPUT is map, but MODEL.HEADS.POOL_LAYER Identity pools none: use GlobalAvgPool")
     if backbone.PRETRAIN:
         fit = load_external(core, backbone.PRETRAIN_PATH, adapt)
         _logger.info("pretrained %s: %s", backbone.EXTERNAL.NAME, fit)
     return ExternalBackbone(core, backbone.EXTERNAL.NAME, output, read)
-
-
-def _library(module: str, extra: str) -> ModuleType:
-    """Import a library that a user of the host may do without."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # mmcv-lite tells of operators that it has not
-        try:
-            return importlib.import_module(module)
-        except ImportError as error:
-            raise InputError(
-                f"this backbone needs {module.partition('.')[0]}, which does not import ({first_line(error)}): "
-                f'pip install "agreid-plugin[{extra}]"'
-            ) from error
-
-
-@contextmanager
-def _said_of(library: str, name: str) -> Iterator[None]:
-    """Say in one line what a library's constructor has against its arguments."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        what = first_line(error)
-        raise InputError(f"{library} cannot build {name} with the OPTIONS of {NODE}: {what}") from error
 
 
 @contextmanager
@@ -256,63 +222,6 @@ def _quiet_mmengine() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def read_options(cfg) -> dict[str, Any]:
-    """Return the options of the constructor; text after `=` is a Python value, or stays text if it is none."""
-    options: dict[str, Any] = {}
-    for entry in cfg.MODEL.BACKBONE.EXTERNAL.OPTIONS:
-        if isinstance(entry, Mapping):
-            options |= {str(key): value for key, value in entry.items()}
-            continue
-        key, equals, text = str(entry).partition("=")
-        if not equals or not key.strip().isidentifier():
-            raise InputError(f"{NODE}.OPTIONS takes key=value or {{key: value}}, got {entry!r}")
-        try:
-            options[key.strip()] = literal_eval(text.strip())
-        except (ValueError, SyntaxError):
-            options[key.strip()] = text.strip()
-    for key in FETCHING:
-        if key in options:
-            raise InputError(f"{NODE}.OPTIONS has {key}: weights come from MODEL.BACKBONE.PRETRAIN_PATH alone")
-    return options
-
-
-def _output(cfg) -> str:
-    if cfg.MODEL.BACKBONE.EXTERNAL.OUTPUT not in OUTPUTS:
-        raise unknown(f"{NODE}.OUTPUT", cfg.MODEL.BACKBONE.EXTERNAL.OUTPUT, OUTPUTS)
-    return cfg.MODEL.BACKBONE.EXTERNAL.OUTPUT
-
-
-def _grid(cfg, patch: tuple[int, int]) -> tuple[int, int]:
-    """Count the rows and columns of patches within an image."""
-    stride, size = tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE), tuple(cfg.INPUT.SIZE_TRAIN)
-    if any(not 1 <= step <= side for step, side in zip(stride, patch, strict=True)):
-        raise InputError(
-            f"MODEL.BACKBONE.STRIDE_SIZE is {list(stride)}, but {cfg.MODEL.BACKBONE.EXTERNAL.NAME} has patches of "
-            f"{patch[0]}x{patch[1]}: a stride is from 1 to their side"
-        )
-    rows, cols = ((image - side) // step + 1 for image, side, step in zip(size, patch, stride, strict=True))
-    return rows, cols
-
-
-def _refuse_stride(cfg) -> None:
-    """Refuse a stride that was set for a network without patches that it could move."""
-    stride, usual = tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE), tuple(defaults._C.MODEL.BACKBONE.STRIDE_SIZE)
-    if stride != usual:
-        raise InputError(
-            f"MODEL.BACKBONE.STRIDE_SIZE is {list(stride)}, but {cfg.MODEL.BACKBONE.EXTERNAL.NAME} cannot take a "
-            f"stride: leave it at {list(usual)}"
-        )
-
-
-def _require_one_size(cfg) -> None:
-    train, test = list(cfg.INPUT.SIZE_TRAIN), list(cfg.INPUT.SIZE_TEST)
-    if train != test:
-        raise InputError(
-            f"{cfg.MODEL.BACKBONE.EXTERNAL.NAME} needs one image size: INPUT.SIZE_TRAIN is {train}, "
-            f"INPUT.SIZE_TEST {test}"
-        )
 
 
 def _positions(old: Tensor | None, patches: int, grid: tuple[int, int]) -> Tensor | None:

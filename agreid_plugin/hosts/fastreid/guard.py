@@ -13,7 +13,7 @@ from fastreid.utils.events import get_event_storage
 from torch import Tensor
 
 from agreid_plugin.hosts.fastreid.adapter import from_host
-from agreid_plugin.hosts.fastreid.checks import plain
+from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.hosts.fastreid.loss_writing import Terms
 from agreid_plugin.hosts.learning_guard import CollapseWatch, WeightWatch
 from agreid_plugin.hosts.step_watch import NonFiniteLossError, StepWatch, accused, examined

@@ -48,23 +48,23 @@ def predict(cfg, model: nn.Module, test_set: TestSet) -> list[Prediction]:
     Returns:
         The guesses in the order of the test set's records on the main process, nothing on the others.
     """
-    require_describing(cfg)
-    describe = plain(model).describe
+    method = plain(model)
+    require_describing(cfg, method)
     loader = build_test_loader(cfg, test_set.records)
     loader.progress = loader.progress and "describing"
     found: dict[str, list[AttributeGuess]] = {}
     with inference_context(model), torch.no_grad():
         for inputs in loader:
-            found.update(zip(inputs["img_paths"], describe(inputs), strict=True))
+            found.update(zip(inputs["img_paths"], method.describe(inputs), strict=True))
     by_path = {path: guesses for part in comm.gather(found, dst=0) for path, guesses in part.items()}
     records = test_set.records if comm.is_main_process() else ()
     return [Prediction(r.path, g.name, g.value, g.confidence) for r in records for g in by_path[r.path]]
 
 
-def require_describing(cfg) -> None:
-    """Refuse a meta-architecture that cannot tell attributes."""
-    able = [name for name, kind in META_ARCH_REGISTRY._obj_map.items() if hasattr(kind, "describe")]
-    if cfg.MODEL.META_ARCHITECTURE not in able:
+def require_describing(cfg, method: nn.Module | type[nn.Module]) -> None:
+    """Refuse a configuration whose model, or the class of it, cannot tell attributes."""
+    if not hasattr(method, "describe"):
+        able = [name for name, kind in META_ARCH_REGISTRY._obj_map.items() if hasattr(kind, "describe")]
         raise InputError(
             f"MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE} knows nothing of attributes; "
             f"{', '.join(able)} {'do' if len(able) > 1 else 'does'}"

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from fastreid.engine import default_setup, defaults
 from fastreid.evaluation import verify_results
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
 from fastreid.utils.env import seed_all_rng
 from fastreid.utils.logger import setup_logger
@@ -22,7 +23,7 @@ from agreid_plugin.evaluation import load_features, save_features
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts import console, launching
-from agreid_plugin.hosts.fastreid import checks
+from agreid_plugin.hosts.fastreid import batches, checks
 from agreid_plugin.hosts.fastreid.agsynth import make_missing
 from agreid_plugin.hosts.fastreid.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.clip import with_activation
@@ -62,7 +63,7 @@ def train(args: Namespace) -> None:
         checks.check_config(cfg)
         launching.claim(Path(cfg.OUTPUT_DIR), args)
         make_missing(cfg)
-        checks.check_processes(cfg, launching.world_size(args))
+        batches.check_processes(cfg, launching.world_size(args))
         _launch(_train_process, with_activation(with_attributes(cfg)), args)
 
 
@@ -116,7 +117,7 @@ def _check_attributes_file(cfg, args: Namespace) -> None:
     if args.features:
         raise InputError("--save-attributes asks the model, which --features does without: leave one of them out")
     check_predictions_file(args.save_attributes)
-    require_describing(cfg)
+    require_describing(cfg, META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE))
 
 
 def _launch(main: Callable, cfg, args: Namespace) -> None:

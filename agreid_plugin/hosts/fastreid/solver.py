@@ -77,21 +77,46 @@ def _set_betas(cfg, optimizer: Optimizer) -> None:
         group["betas"] = tuple(cfg.SOLVER.BETAS)
 
 
+def warmup_iterations(cfg, iterations_per_epoch: int) -> int:
+    """Return for how many iterations the learning rate warms up, whichever key says it."""
+    return cfg.SOLVER.WARMUP_EPOCHS * iterations_per_epoch or cfg.SOLVER.WARMUP_ITERS
+
+
 def cosine_by_iteration(cfg, optimizer: Optimizer, iters_per_epoch: int) -> dict[str, LRScheduler]:
     """Build warm-up and a cosine from the rate of each group to `ETA_MIN_LR / BASE_LR` of it, a step an iteration."""
     solver = cfg.SOLVER
     waiting = max(solver.WARMUP_ITERS, solver.DELAY_EPOCHS * iters_per_epoch)
     steps, least = solver.MAX_EPOCH * iters_per_epoch - waiting, solver.ETA_MIN_LR / solver.BASE_LR
-
-    def factor(step: int) -> float:
-        return least + (1 - least) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
-
-    schedulers: dict[str, LRScheduler] = {"lr_sched": LambdaLR(optimizer, factor)}
+    schedulers: dict[str, LRScheduler] = {"lr_sched": CosineByIteration(optimizer, steps, least)}
     if solver.WARMUP_ITERS:
         schedulers["warmup_sched"] = WarmupLR(  # the last one made decides where the rate starts
             optimizer, solver.WARMUP_FACTOR, solver.WARMUP_ITERS, solver.WARMUP_METHOD
         )
     return schedulers
+
+
+class CosineByIteration(LambdaLR):
+    """A cosine from the rate of each group to a share of it.
+
+    Its settings are attributes, which a checkpoint keeps, unlike the function that they go into.
+
+    Args:
+        optimizer: the optimizer.
+        steps: iterations from the whole rate to the least.
+        least: the share that is left then.
+    """
+
+    def __init__(self, optimizer: Optimizer, steps: int, least: float):
+        self.steps, self.least = steps, least
+
+        def factor(step: int) -> float:
+            return least + (1 - least) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
+
+        super().__init__(optimizer, factor)
+
+    def _get_closed_form_lr(self) -> list[float]:
+        """Return the rates at this place, by torch's name for it."""
+        return [rate * factor(self.last_epoch) for rate, factor in zip(self.base_lrs, self.lr_lambdas, strict=True)]
 
 
 def continue_schedule(schedule: LRScheduler, state: Mapping[str, Any]) -> None:

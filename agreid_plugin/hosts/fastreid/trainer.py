@@ -16,8 +16,9 @@ from agreid_plugin.evaluation import save_results, table
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.evaluation.test_sets import TestSet, with_validation
 from agreid_plugin.hosts.checkpointing import surviving_the_disk
-from agreid_plugin.hosts.fastreid import checks, data, solver
+from agreid_plugin.hosts.fastreid import batches, checks, data, feature_width, solver
 from agreid_plugin.hosts.fastreid.bad_images import BadImageList
+from agreid_plugin.hosts.fastreid.best_metric import best_metric, check_best_metric
 from agreid_plugin.hosts.fastreid.config import changed
 from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, share_buffers, test_sets
@@ -47,9 +48,9 @@ class Trainer(ResumableTrainer):
         checks.check_config(cfg)
         # what is wrong with them is better known now than after the first epochs
         self.test_sets = [with_validation(test_set) for test_set in test_sets(cfg)]
-        checks.check_best_metric(cfg, self.test_sets)
+        check_best_metric(cfg, self.test_sets)
         super().__init__(cfg)
-        self.warmup_iters = checks.warmup_iterations(cfg, self.iters_per_epoch)
+        self.warmup_iters = solver.warmup_iterations(cfg, self.iters_per_epoch)
         checks.check_training_views(self.model, self._trainer.data_loader.dataset)
         for test_set in self.test_sets:
             checks.check_test_views(self.model, test_set)
@@ -60,15 +61,15 @@ class Trainer(ResumableTrainer):
     def build_train_loader(cls, cfg):
         """Build the training loader, after checking that its batches can be filled."""
         loader = data.build_train_loader(cfg)
-        checks.check_batches(cfg, len(loader.dataset), loader.dataset.num_classes, comm.get_world_size())
+        batches.check_batches(cfg, len(loader.dataset), loader.dataset.num_classes, comm.get_world_size())
         return loader
 
     @classmethod
     def build_model(cls, cfg):
         """Build the model, the width of its features asked for or checked."""
-        cfg = checks.with_feature_width(cfg)
+        cfg = feature_width.with_feature_width(cfg)
         model = super().build_model(cfg)
-        checks.check_feature_width(cfg, model)
+        feature_width.check_feature_width(cfg, model)
         set_chunk(cfg, model)
         return model
 
@@ -82,7 +83,7 @@ class Trainer(ResumableTrainer):
     @classmethod
     def build_lr_scheduler(cls, cfg, optimizer, iters_per_epoch):
         """Build the schedule, its warm-up counted in epochs where `SOLVER.WARMUP_EPOCHS` says so."""
-        cfg = changed(cfg, "SOLVER.WARMUP_ITERS", checks.warmup_iterations(cfg, iters_per_epoch))
+        cfg = changed(cfg, "SOLVER.WARMUP_ITERS", solver.warmup_iterations(cfg, iters_per_epoch))
         if cfg.SOLVER.SCHED_STEP == "iteration":
             return solver.cosine_by_iteration(cfg, optimizer, iters_per_epoch)
         return super().build_lr_scheduler(cfg, optimizer, iters_per_epoch)
@@ -118,7 +119,7 @@ class Trainer(ResumableTrainer):
             save_results(Path(cfg.OUTPUT_DIR) / RESULTS, metrics)
         _logger.info("results in percent:\n%s", table(metrics), extra=PRINTED)
         results = OrderedDict((name, evaluator.numbers) for name, evaluator in evaluators.items())
-        metric = checks.best_metric(cfg, metrics, sets)
+        metric = best_metric(cfg, metrics, sets)
         if metric is not None:
             results["metric"] = metric
         return results

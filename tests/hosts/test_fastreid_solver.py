@@ -1,0 +1,97 @@
+"""Groups of the optimizer, and a cosine that falls with every iteration, also in a resumed run."""
+
+import math
+
+import pytest
+import torch
+from fastreid.modeling import build_model
+from fastreid.utils.events import EventStorage
+from small_text import configured
+
+from agreid_plugin.hosts.fastreid import solver
+from agreid_plugin.hosts.fastreid.trainer import Trainer
+
+pytest_plugins = ("small_text",)
+
+
+def test_groups_of_the_optimizer(tiny):
+    cfg = configured(tiny, "SOLVER.WEIGHT_DECAY", 0.02)
+    model = build_model(cfg)
+    optimizer, _ = Trainer.build_optimizer(cfg, model)
+    names = {id(value): name for name, value in model.named_parameters()}
+    found = {
+        names[id(value)]: (group["lr"], group["weight_decay"])
+        for group in optimizer.param_groups
+        for value in group["params"]
+    }
+    assert set(found) == {name for name, value in model.named_parameters() if value.requires_grad}
+    for name, (rate, decay) in found.items():
+        assert rate == pytest.approx(1e-2 if name.startswith(("image_local.", "text_local.")) else 1e-3), name
+        vector = model.get_parameter(name).dim() < 2 or name.endswith("bias")
+        assert decay == (0 if vector else 0.02), name
+    assert found["image.tower.visual.transformer.resblocks.1.experts.c_fc_bias"][1] == 0
+    assert len(optimizer.param_groups) == 4
+
+
+def test_the_cosine_falls_with_every_iteration(tiny):
+    cfg = configured(tiny, "SOLVER.MAX_EPOCH", 3, "SOLVER.WARMUP_ITERS", 4, "SOLVER.WARMUP_FACTOR", 0.01)
+    weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    optimizer = torch.optim.AdamW([{"params": [w], "lr": rate} for w, rate in zip(weights, (1e-3, 1e-2), strict=True)])
+    scheduler = solver.cosine_by_iteration(cfg, optimizer, iters_per_epoch=4)
+
+    class Stub:
+        warmup_iters, delay_epochs, iters_per_epoch, grad_scaler = 4, 0, 4, None
+        storage = EventStorage()
+
+    hook, trainer = solver.IterationScheduler(optimizer, scheduler), Stub()
+    hook.trainer = trainer
+    seen = []
+    for trainer.iter in range(12):
+        seen.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+        hook.after_step()
+        hook.after_epoch()
+    warm = [0.01 + 0.99 * step / 4 for step in range(4)]
+    cosine = [0.01 + 0.99 * (1 + math.cos(math.pi * step / 8)) / 2 for step in range(8)]
+    assert [rates[0] for rates in seen] == pytest.approx([1e-3 * factor for factor in warm + cosine])
+    assert [rates[1] for rates in seen] == pytest.approx([1e-2 * factor for factor in warm + cosine])
+
+
+def by_iteration(path, epochs: int) -> tuple[torch.optim.Optimizer, solver.CosineByIteration]:
+    """Return an optimizer and its cosine over epochs of four iterations, without warm-up."""
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2))], lr=1e-3)
+    cfg = configured(path, "SOLVER.MAX_EPOCH", epochs, "SOLVER.WARMUP_ITERS", 0)
+    return optimizer, solver.cosine_by_iteration(cfg, optimizer, iters_per_epoch=4)["lr_sched"]
+
+
+def state_after(path, epochs: int, steps: int) -> tuple[dict, float]:
+    """Return what a checkpoint has of the schedule after some steps, and the rate there."""
+    optimizer, schedule = by_iteration(path, epochs)
+    for _ in range(steps):
+        optimizer.step()
+        schedule.step()
+    return schedule.state_dict(), optimizer.param_groups[0]["lr"]
+
+
+def test_a_longer_cosine_by_iteration_is_told_and_holds_from_the_first_step(tiny, caplog):
+    state, _ = state_after(tiny, epochs=2, steps=5)
+    optimizer, schedule = by_iteration(tiny, epochs=4)
+    solver.continue_schedule(schedule, state)
+    told = "resumed with another schedule (steps 16 in place of 8): the rate is what it says from here on"
+    assert [record.getMessage() for record in caplog.records] == [told]
+    for steps in (5, 6):
+        _, expected = state_after(tiny, epochs=4, steps=steps)
+        assert optimizer.param_groups[0]["lr"] == expected
+        optimizer.step()
+        schedule.step()
+
+
+def test_the_same_cosine_by_iteration_goes_on_without_a_word(tiny, caplog):
+    state, rate = state_after(tiny, epochs=2, steps=5)
+    optimizer, schedule = by_iteration(tiny, epochs=2)
+    optimizer.param_groups[0]["lr"] = rate  # as the optimizer's own state says
+    solver.continue_schedule(schedule, state)
+    optimizer.step()
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == state_after(tiny, epochs=2, steps=6)[1]
+    assert not caplog.records
