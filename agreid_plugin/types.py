@@ -27,7 +27,14 @@ VIEW_SOURCES = ("given", "predicted")
 
 
 class View(IntEnum):
-    """From where a person was seen. A wearable camera is ground, told apart by its record's `platform`."""
+    """From where a person was seen. A wearable camera is ground, told apart by its record's `platform`.
+
+    Example:
+        >>> View.AERIAL, View["GROUND"]
+        (<View.AERIAL: 0>, <View.GROUND: 1>)
+        >>> torch.tensor([View.GROUND, View.AERIAL, UNKNOWN])  # as a batch has them
+        tensor([ 1,  0, -1])
+    """
 
     AERIAL = 0
     GROUND = 1
@@ -67,7 +74,13 @@ def platform_label(platform: str) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images and what is known of them; what nobody gave is None, what one image lacks is `UNKNOWN`."""
+    """Images and what is known of them; what nobody gave is None, what one image lacks is `UNKNOWN`.
+
+    Example:
+        >>> batch = Batch(images=torch.zeros(2, 3, 256, 128), pids=torch.tensor([7, 9]))
+        >>> len(batch), list(batch.present())
+        (2, ['images', 'pids'])
+    """
 
     images: Tensor | None = None  # (B, 3, H, W)
     pids: Tensor | None = None  # (B,)
@@ -89,11 +102,23 @@ class Batch:
         return {name: value for name, value in values.items() if value is not None}
 
     def only(self, names: frozenset[str] | set[str]) -> Batch:
-        """Keep the named fields alone, so that a model cannot see the others."""
+        """Keep the named fields alone, so that a model cannot see the others.
+
+        Example:
+            >>> batch = Batch(images=torch.zeros(2, 3, 256, 128), pids=torch.tensor([7, 9]))
+            >>> list(batch.only({"images", "views"}).present())
+            ['images']
+        """
         return replace(self, **dict.fromkeys(self.present().keys() - names))
 
     def with_(self, **values: Any) -> Batch:
-        """Return a copy with some fields replaced."""
+        """Return a copy with some fields replaced.
+
+        Example:
+            >>> batch = Batch(pids=torch.tensor([7, 9]))
+            >>> batch.with_(views=torch.tensor([View.AERIAL, UNKNOWN])).views
+            tensor([ 0, -1])
+        """
         return replace(self, **values)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:

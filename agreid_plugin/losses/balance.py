@@ -26,6 +26,10 @@ def load_balance(probabilities: Tensor, members: Tensor | None = None) -> Tensor
     Args:
         probabilities: what the router gives each expert, softmax over all of them: (B, E).
         members: which images this router serves, all if None: (B,) of bool. The others may hold any numbers.
+
+    Example:
+        >>> load_balance(torch.tensor([[1.0, 0.0], [0.0, 1.0]])), load_balance(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+        (tensor(1.), tensor(2.))
     """
     _require_router(probabilities, members)
     with torch.autocast(probabilities.device.type, enabled=False):

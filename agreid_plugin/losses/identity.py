@@ -29,6 +29,13 @@ class IdentityLoss(nn.Module):
             rather than by B. The two differ once the classifier is certain of some images to the last bit. Images of
             all processes are counted, where fast-reid has each count its own.
         over_all: spread the smoothing over all C, the true identity among them, as torch, CLIP-ReID and SVPR-ReID do.
+
+    Example:
+        A classifier that cannot tell four people apart pays log 4, smoothed or not:
+
+        >>> logits, pids = torch.zeros(2, 4), torch.tensor([0, 3])
+        >>> IdentityLoss()(logits, pids), IdentityLoss(smoothing=0.1)(logits, pids)
+        (tensor(1.3863), tensor(1.3863))
     """
 
     def __init__(self, weight: float = 1.0, smoothing: float = 0.0, over_nonzero: bool = False, over_all: bool = False):

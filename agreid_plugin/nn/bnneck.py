@@ -15,6 +15,14 @@ class BNNeck(nn.Module):
     Args:
         width: width of the feature.
         classes: number of classes.
+
+    Example:
+        >>> import torch
+        >>> neck = BNNeck(width=4, classes=10)
+        >>> neck(torch.randn(6, 4)).logits.shape
+        torch.Size([6, 10])
+        >>> neck.eval()(torch.randn(1, 4)).logits is None
+        True
     """
 
     def __init__(self, width: int, classes: int):

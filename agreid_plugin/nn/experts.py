@@ -44,6 +44,17 @@ class Router(nn.Module):
         experts: experts a group.
         top_k: experts chosen for an image.
         groups: groups of experts, for example one a view.
+
+    Example:
+        >>> router = Router(width=2, experts=3, top_k=2)
+        >>> router.weight.data = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]])
+        >>> router.bias.data.zero_()
+        tensor([[0., 0., 0.]])
+        >>> routing = router(torch.tensor([[2.0, 2.0], [-3.0, 3.0]]))
+        >>> routing.experts.sort().values.tolist()
+        [[0, 1], [1, 2]]
+        >>> routing.weights.tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
     """
 
     def __init__(self, width: int, experts: int, top_k: int, groups: int = 1):
@@ -120,6 +131,11 @@ class TokenExperts(nn.Module):
         width: width of vectors and tokens.
         heads: heads of the self-attention.
         mlp_ratio: width of the feed-forward layer over that of the tokens.
+
+    Example:
+        >>> bank = TokenExperts(experts=3, tokens=4, width=8, heads=2)
+        >>> bank(torch.randn(5, 8), experts=torch.tensor([0, 2, 2, 1, 0])).shape
+        torch.Size([5, 4, 8])
     """
 
     def __init__(self, experts: int, tokens: int, width: int, heads: int, mlp_ratio: float = 2.0):

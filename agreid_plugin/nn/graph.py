@@ -24,7 +24,13 @@ def cosines(left: Tensor, right: Tensor) -> Tensor:
 
 
 def nearest_patches(anchors: Tensor, patches: Tensor, count: int) -> Tensor:
-    """Return the patches most similar to each anchor (Eq. 8), strongest first: (B, M, D), (B, N, D) -> (B, M, K)."""
+    """Return the patches most similar to each anchor (Eq. 8), strongest first: (B, M, D), (B, N, D) -> (B, M, K).
+
+    Example:
+        >>> patches = torch.tensor([[[0.0, 1.0], [3.0, 0.0], [1.0, 1.0]]])
+        >>> nearest_patches(torch.tensor([[[2.0, 0.0]]]), patches, count=2)
+        tensor([[[1, 2]]])
+    """
     if count > patches.shape[1]:
         raise InputError(f"count={count} patches cannot be chosen: an image has {patches.shape[1]}")
     return cosines(anchors, patches).topk(count, dim=-1).indices
@@ -40,6 +46,14 @@ def query_row(queries: Tensor, patches: Tensor, chosen: Tensor | None = None) ->
 
     Returns:
         (B, M) and (B, M, N), the latter 0 for patches that are not in the graph.
+
+    Example:
+        A patch that points as the query does shares its graph evenly; one at a right angle has no part in it.
+
+        >>> query, patches = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[4.0, 0.0], [0.0, 1.0]]])
+        >>> own, others = query_row(query, patches)
+        >>> own, others
+        (tensor([[0.6667]]), tensor([[[0.3333, 0.0000]]]))
     """
     near = cosines(queries, patches).clamp(min=0)  # (B, M, N)
     among = cosines(patches, patches).clamp(min=0)  # (B, N, N)

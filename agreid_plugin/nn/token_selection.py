@@ -44,6 +44,13 @@ class TokenSelection(nn.Module):
         share: part of the candidates to select, rounded down, but one token at least. It is a part of all candidates:
             for a short sentence it may be every word.
         out_width: W.
+
+    Example:
+        >>> tse = TokenSelection(width=8, candidates=10, share=0.3, out_width=16)
+        >>> tokens, attention = torch.randn(2, 11, 8), torch.arange(22.0).view(2, 11)
+        >>> selected = tse(tokens, attention, patches_allowed(tokens))
+        >>> selected.features.shape, selected.indices.tolist()
+        (torch.Size([2, 16]), [[10, 9, 8], [10, 9, 8]])
     """
 
     def __init__(self, width: int, candidates: int, share: float = SHARE, out_width: int = WIDTH):
@@ -105,6 +112,11 @@ def words_allowed(ends: Tensor, length: int) -> Tensor:
     Args:
         ends: where each sentence ends.
         length: N.
+
+    Example:
+        >>> words_allowed(torch.tensor([3, 1]), length=5).int()  # of two words, and of none
+        tensor([[0, 1, 1, 0, 0],
+                [0, 1, 0, 0, 0]], dtype=torch.int32)
     """
     places = torch.arange(length, device=ends.device)
     words = (places > 0) & (places < ends.unsqueeze(1))

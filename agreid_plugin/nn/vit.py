@@ -163,7 +163,13 @@ class VisionTransformer(nn.Module):
 
 
 def build_vit(size: str, **arguments: Any) -> VisionTransformer:
-    """Build a ViT of a size known by name (`tiny`, `small`, `base`); other arguments go to `VisionTransformer`."""
+    """Build a ViT of a size known by name (`tiny`, `small`, `base`); other arguments go to `VisionTransformer`.
+
+    Example:
+        >>> vit = build_vit("tiny", image_size=(64, 32), depth=1)
+        >>> vit.grid, vit(torch.zeros(2, 3, 64, 32)).shape  # CLS and 8 patches
+        ((4, 2), torch.Size([2, 9, 192]))
+    """
     shape = SIZES[require_known("ViT size", size, SIZES)]
     return VisionTransformer(**asdict(shape) | arguments)
 

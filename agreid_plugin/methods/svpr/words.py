@@ -23,6 +23,13 @@ class ViewWords:
     Attributes:
         distinct: the words; a word's place is its label.
         inputs: fields of a `Batch` that tell the word: the views, and the platforms if a worn camera has its own word.
+
+    Example:
+        >>> words = ViewWords()
+        >>> words.distinct
+        ('ground', 'aerial')
+        >>> words.labels(views=torch.tensor([View.AERIAL, View.GROUND, UNKNOWN]))
+        tensor([ 1,  0, -1])
     """
 
     def __init__(self, words: Mapping[str, str] = WORDS):

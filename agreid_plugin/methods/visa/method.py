@@ -44,6 +44,15 @@ class ViSA(ReIDMethod):
         objectives: name -> loss of the identity head and of the local head.
         view_weight: factor of the view classification and of the orthogonality.
         balance_weight: lambda in Eq. 20; the variant's without a number.
+
+    Example:
+        >>> from agreid_plugin.methods.visa import build_backbone
+        >>> from agreid_plugin.nn.vit import VisionTransformer
+        >>> vit = VisionTransformer((32, 16), patch_size=8, width=16, depth=2, heads=2, extra_tokens=1)
+        >>> visa = ViSA(build_backbone(vit, experts=3, tokens=4, neighbors=3), identities=5).eval()
+        >>> batch = Batch(images=torch.zeros(4, 3, 32, 16), views=torch.tensor([0, 1, 0, 1]))
+        >>> visa.embed(visa(batch)).shape  # identity and local features, side by side
+        torch.Size([4, 32])
     """
 
     def __init__(
