@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable
 
 import tables
-from projects import page_of_project
 from sphinx.application import Sphinx
+
+from projects import page_of_project
 
 BLOCK = re.compile(r"^```\{generated\} *(?P<maker>\w+) *(?P<given>.*)\n```$", re.MULTILINE)
 MAKERS: dict[str, Callable[..., str]] = {

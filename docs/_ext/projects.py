@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -10,8 +11,7 @@ DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
 METHODS = DOCS / "methods"
 FENCE = re.compile(r"^(`{3,}|~{3,}).*?^\1", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|!\[[^\]]*\]\([^)]*\)|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)(?P<title> \"[^\"]*\")?\)")
-HTML_IMAGE = re.compile(r"<(?:img|source)\b[^>]*>")
+LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s]+)(?P<title> \"[^\"]*\")?\)")
 PICTURE = re.compile(r"<picture>.*?</picture>", re.DOTALL)
 ELSEWHERE = re.compile(r"[a-z]+:|#|//")
 
@@ -24,12 +24,12 @@ def page_of_project(name: str) -> str:
 
 
 def mend_links(app: Sphinx, docname: str, source: list[str]) -> None:  # noqa: ARG001 - what Sphinx hands over
-    """Lead links to READMEs to their pages here, and name folders and scripts that no page shows, instead of linking."""
+    """Lead links to READMEs to their pages here, and name what no page shows instead of linking to it."""
     folder = (DOCS / docname).parent
     source[0] = _outside_code(source[0], lambda part: LINK.sub(lambda link: _mended(link, folder), part))
 
 
-def _outside_code(text: str, change) -> str:
+def _outside_code(text: str, change: Callable[[str], str]) -> str:
     """Change what stands outside of fenced blocks."""
     kept, end = [], 0
     for fence in FENCE.finditer(text):
@@ -55,8 +55,7 @@ def _moved(link: re.Match[str], folder: Path) -> str:
     if ELSEWHERE.match(link["target"]):
         return link[0]
     path, _, anchor = link["target"].partition("#")
-    text = LINK.sub(lambda inner: _moved(inner, folder), link["text"])
-    return _link(link, text, os.path.relpath(folder / path, METHODS), anchor)
+    return _link(link, os.path.relpath(folder / path, METHODS), anchor)
 
 
 def _mended(link: re.Match[str], folder: Path) -> str:
@@ -66,7 +65,7 @@ def _mended(link: re.Match[str], folder: Path) -> str:
         return link[0]
     page = _page(target)
     if page is not None:
-        return _link(link, link["text"], os.path.relpath(page, folder), anchor)
+        return _link(link, os.path.relpath(page, folder), anchor)
     return link["text"] if "`" in link["text"] else f"{link['text']} (`{target.relative_to(ROOT)}`)"
 
 
@@ -75,13 +74,15 @@ def _page(target: Path) -> Path | None:
     if target in (ROOT, ROOT / "README.md"):
         return DOCS / "index.md"
     folder = target.parent if target.name == "README.md" else target
-    pages = {page.read_text(encoding="utf-8").split()[-2]: page for page in METHODS.glob("*.md") if page.stem != "index"}
-    return pages.get(folder.name) if folder.parent == ROOT / "projects" else None
+    if folder.parent != ROOT / "projects":
+        return None
+    shows = f"project {folder.name}\n"  # what its page consists of
+    return next((page for page in METHODS.glob("*.md") if shows in page.read_text(encoding="utf-8")), None)
 
 
-def _link(link: re.Match[str], text: str, path: str, anchor: str) -> str:
+def _link(link: re.Match[str], path: str, anchor: str) -> str:
     target = f"{path}#{anchor}" if anchor else path
-    return f"{link['image']}[{text}]({target}{link['title'] or ''})"
+    return f"{link['image']}[{link['text']}]({target}{link['title'] or ''})"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

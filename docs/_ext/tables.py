@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
-from projects import ROOT
-
 from agreid_plugin.data import protocols as of_data
 from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.evaluation.papers import load_paper
+from projects import ROOT
 
 OURS = "agreid_plugin"
 
@@ -27,7 +26,9 @@ def keys() -> str:
             value = value[name]
         group = ".".join(path.split(".")[:2]) if path.count(".") > 1 else path.partition(".")[0]
         groups.setdefault(group, []).append([f"`{path}`", f"`{value!r}`", sentence])
-    return "\n\n".join(f"## {group}\n\n{_table(['key', 'default', ''], rows)}" for group, rows in sorted(groups.items()))
+    return "\n\n".join(
+        f"## {group}\n\n{_table(['key', 'default', ''], rows)}" for group, rows in sorted(groups.items())
+    )
 
 
 def components(host: str) -> str:

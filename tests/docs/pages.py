@@ -12,10 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
-    r"(?:^\*\*`(?P<file>[^`]+)`\*\*[^\n]*\n\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
+    r"(?:^\*\*`(?P<file>[^`]+)`\*\*[^\n]*\n\n)?^```(?P<kind>[\w{} ]*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
 )
 RUN = """
-import json, sys
+import json, runpy, sys
 import pytest, torch
 from agreid_plugin.cli import main
 
@@ -23,8 +23,7 @@ torch.set_num_threads(1)
 for line in json.loads(sys.argv[1]):
     print("$", *line, flush=True)
     if line[0] == "python":
-        exec(line[1], {"__name__": "__main__"})
-        code = 0
+        code = runpy.run_path(line[1], run_name="__main__") and 0
     else:
         code = main(line[1:]) if line[0] == "fastreid" else pytest.main(["-q", "-p", "no:cacheprovider", *line[1:]])
     if code:
@@ -72,9 +71,12 @@ def _patched(text: str, change: str) -> str:
     return text.replace(place, place + "\n".join(added) + "\n")
 
 
-def run(commands: list[list[str]], folder: Path) -> str:
-    """Run commands one after the other in one process that has `folder` before all packages; return what it said."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+def run(commands: list[list[str]], folder: Path, *before: Path) -> str:
+    """Run commands in `folder`, one after the other in one process, and return what it said.
+
+    What is in the folder, and in those of `before`, goes before all packages.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (folder, *before))), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RUN, json.dumps(commands)]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-3000:]

@@ -112,7 +112,9 @@ def test_each_line_worked_out_by_hand(row, example):
     visible.sort(key=lambda record: abs(position[record.path] - position[asking]))
     shown = [f"**{r.path}**" if r.pid == query[0].pid else r.path for r in visible]
     assert shown == order.split()
-    assert [place for place, image in enumerate(shown, start=1) if "*" in image] == [int(rank) for rank in ranks.split()]
+    assert [place for place, image in enumerate(shown, start=1) if "*" in image] == [
+        int(rank) for rank in ranks.split()
+    ]
     sides = [np.array([[float(position[r.path])] for r in side]) for side in (query, chosen.gallery)]
     found = evaluate(*sides, Meta.of(query), Meta.of(chosen.gallery), rule, metric="euclidean").per_query
     assert found.precision[0] == pytest.approx(float(value(precision)))

@@ -42,7 +42,7 @@ def followed(tmp_path_factory, before) -> Path:
 def test_two_import_lists_get_one_line_each(followed, before):
     assert set(before) == LISTS
     for name, old in before.items():
-        changes = [line for line in difflib.ndiff(old.splitlines(), (followed / name).read_text().splitlines())]
+        changes = list(difflib.ndiff(old.splitlines(), (followed / name).read_text().splitlines()))
         changed = [line for line in changes if line[0] in "+-"]
         assert changed == ["+     bands,"], name
         above = changes[: changes.index(changed[0])]
