@@ -13,7 +13,7 @@ from fuzz_targets import Target
 
 from agreid_plugin.cli.ablate import read_grid
 from agreid_plugin.hosts.fastreid import ablate, checks
-from agreid_plugin.hosts.fastreid.ablation_table import RECORD
+from agreid_plugin.hosts.fastreid.ablation_runs import RECORD
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.mmengine import config as of_mmengine
 

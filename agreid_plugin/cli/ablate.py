@@ -36,8 +36,8 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "ablate",
         help="train a grid of settings and seeds, and make its table",
         description="Train every row of the file with every seed, one after another, each in a folder and a process of "
-        "its own; then write ablation.md and ablation.csv: mean and spread over seeds, and what differs from the first "
-        "row beyond chance. Started again, it goes on where it was: finished runs are not repeated.",
+        "its own; then write ablation.md, ablation.csv and ablation.png: mean and spread over seeds, and what differs "
+        "from the first row beyond chance. Started again, it goes on where it was: finished runs are not repeated.",
         epilog=EXAMPLES,
     )
     parser.add_argument("file", metavar="FILE", help="the grid, see below")

@@ -5,10 +5,12 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import assert_one_line
+from PIL import Image
 from test_fastreid_methods import TINY
 
 from agreid_plugin.cli.ablate import read_grid
@@ -23,14 +26,15 @@ from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import Metrics, PerQuery
 from agreid_plugin.evaluation.metrics import means
-from agreid_plugin.hosts.fastreid.ablate import plan, run
-from agreid_plugin.hosts.fastreid.ablation_table import cells, write_tables
+from agreid_plugin.hosts.fastreid.ablate import _probe, plan, run
+from agreid_plugin.hosts.fastreid.ablation_table import cells, write_picture, write_tables
+from agreid_plugin.hosts.fastreid.processes import in_process
 
 ROOT = Path(__file__).parents[2]
 CELLS = [(row, seed) for row in ("visa", "plain-queries") for seed in (0, 1)]
 
 
-def write_grid(folder: Path, **changes) -> Path:
+def write_grid(folder: Path, name: str = "grid.yml", **changes) -> Path:
     content = {
         "config": "tiny.yml",
         "seeds": [0, 1],
@@ -38,7 +42,7 @@ def write_grid(folder: Path, **changes) -> Path:
         "rows": {"ViSA": {}, "plain queries": {"MODEL.VISA.ETGM": False}},
         "output": str(folder / "out"),
     }
-    path = folder / "grid.yml"
+    path = folder / name
     path.write_text(yaml.safe_dump(content | changes, sort_keys=False))
     return path
 
@@ -144,6 +148,7 @@ def test_the_table_by_hand(finished):
                 assert f"{mean(values):.2f} ± {stdev(values):.2f}" in printed
     text = (path.parent / "out" / "ablation.md").read_text()
     assert text in printed
+    assert Image.open(path.parent / "out" / "ablation.png").width > 500
     assert "CARGO/A2G mAP" in text.splitlines()[0]
     assert "paired bootstrap over query identities" in text
 
@@ -165,6 +170,16 @@ def test_other_columns_need_no_model(finished, tmp_path, fastreid_command):
     assert "not done: ViSA, seed 1" in fastreid_command("ablate", copy, "--table-only").out
     write_grid(tmp_path / "copy", protocols=[])
     assert "CARGO/AG-cross mAP" in fastreid_command("ablate", copy, "--table-only").out
+
+
+def test_timing_a_row_needs_no_first_stage_and_ends_its_data_workers(interrupted):
+    path, _ = interrupted
+    small = {"INPUT.SIZE_TRAIN": [32, 16], "INPUT.SIZE_TEST": [32, 16], "SOLVER.IMS_PER_BATCH": 8}
+    row = {"config": str(ROOT / "projects" / "CLIP-ReID" / "agsynth.yml"), "DATASETS.ROOT": str(path.parent / "data")}
+    grid = write_grid(path.parent, rows={"CLIP-ReID": row | small}, name="clip_reid.yml")
+    timed = plan(grid, read_grid(grid), str(path.parent / "elsewhere")).runs[0]
+    assert timed.load().DATALOADER.NUM_WORKERS == 1
+    assert in_process(_probe, timed, False) > 0  # a worker that stays would never let it end
 
 
 def test_changed_overrides_are_refused(finished, tmp_path, fastreid_command):
@@ -258,6 +273,14 @@ def test_a_run_with_a_checkpoint_is_continued(grid_file):
     assert first.state == "to evaluate"
 
 
+def test_the_leaderboard_trains_every_method_on_one_budget():
+    path = ROOT / "projects" / "Leaderboard" / "images.yml"
+    grid = plan(path, read_grid(path), "nowhere")
+    assert len(grid.runs) == 7 * 3
+    for key in ("SOLVER.MAX_EPOCH", "SOLVER.IMS_PER_BATCH", "SOLVER.OPT", "SOLVER.BASE_LR", "INPUT.SIZE_TRAIN"):
+        assert len({str(attrgetter(key)(each.load())) for each in grid.runs}) == 1, key
+
+
 def test_the_recipe_of_this_project_is_sound():
     path = ROOT / "projects" / "ViSA" / "ablation.yml"
     grid = plan(path, read_grid(path), "nowhere")
@@ -299,6 +322,15 @@ def test_significance_of_clear_cases(tmp_path):
     assert found["chance"].p > 0.5
     text = write_tables(tmp_path, rows, ["CARGO/A2G"], ["Rank-1"])
     assert "| better | 2       | given    |" in text
+
+
+def test_without_matplotlib_the_table_says_that_there_is_no_picture(tmp_path, monkeypatch):
+    rows = {"first": {0: {"CARGO/A2G": made_up([1] * 80)}}}
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "matplotlib" in write_picture(tmp_path, rows, ["CARGO/A2G"], ["Rank-1"])
+    assert not any(tmp_path.iterdir())
+    monkeypatch.undo()
+    assert "ablation.png" in write_picture(tmp_path, rows, ["CARGO/A2G"], ["Rank-1"])
 
 
 def test_runs_with_other_queries_are_refused_by_name(tmp_path):

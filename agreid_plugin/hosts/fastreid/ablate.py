@@ -23,12 +23,15 @@ from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.evaluation import NUMBERS
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid import checks
-from agreid_plugin.hosts.fastreid.ablation_table import EVALUATION, FEATURES, Grid, Run, table
+from agreid_plugin.hosts.fastreid.ablation_runs import EVALUATION, FEATURES, Grid, Run
+from agreid_plugin.hosts.fastreid.ablation_table import table
 from agreid_plugin.hosts.fastreid.agsynth import make_missing
 from agreid_plugin.hosts.fastreid.data import source_of
 from agreid_plugin.hosts.fastreid.datasets import host_name
 from agreid_plugin.hosts.fastreid.processes import in_process
+from agreid_plugin.hosts.fastreid.prompt_stage import PromptStage
 from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.hosts.interruption import Interruption
 from agreid_plugin.trust import OPTION, trust, trusted
 
 OUTPUT, WEIGHTS = "stdout.txt", "model_final.pth"
@@ -218,12 +221,15 @@ def _probe(run: Run, trusting: bool) -> float:
     trust(trusting)
     _print_into(Path(os.devnull))
     cfg = run.load()
-    with tempfile.TemporaryDirectory() as folder, EventStorage(0):
+    with tempfile.TemporaryDirectory() as folder, EventStorage(0), Interruption():  # which ends the data workers
         cfg.OUTPUT_DIR = folder
         cfg.MODEL.DEVICE = cfg.MODEL.DEVICE if torch.cuda.is_available() else "cpu"
         try:
             trainer = Trainer(cfg)
             trainer.iter = 0
+            for hook in trainer._hooks:
+                if isinstance(hook, PromptStage):
+                    hook.pretend()
             for step in range(WARM_UP + TIMED):
                 if step == WARM_UP:
                     start = time.perf_counter()

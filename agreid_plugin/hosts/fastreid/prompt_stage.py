@@ -87,6 +87,10 @@ class PromptStage(hooks.HookBase):
             if comm.is_main_process():
                 write_prompts(Path(self._cfg.OUTPUT_DIR) / FILE_NAME, method, _names(train_set), losses)
 
+    def pretend(self) -> None:
+        """Have texts of prompts as they were drawn, for steps that are timed only."""
+        plain(self.trainer.model).keep_texts()
+
     def _learn(self, method: CLIPReID, train_set: data.ReIDDataset) -> list[float]:
         labels = torch.tensor([train_set.pid_dict[item[1]] for item in train_set.img_items])
         features = extract(self._cfg, method, train_set, labels)
