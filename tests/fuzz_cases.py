@@ -166,11 +166,16 @@ def _key_twice(original: bytes) -> bytes:
     return original[:place] + original[place:end] + b": 0, " + original[place:]
 
 
+def billion_laughs(names: str) -> str:
+    """YAML of lists that hold the list before nine times: short to write down, endless to spell out."""
+    lists = (f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in pairwise(names))
+    return f"{names[0]}: &{names[0]} [x, x]\n" + "".join(lists)
+
+
 def damaged_yaml(original: bytes) -> st.SearchStrategy[bytes]:
     """A YAML file that is damaged, says something odd, or is odd as YAML."""
     said = changed(yaml.safe_load(original)).map(lambda content: yaml.safe_dump(content).encode("utf-8", "replace"))
-    # Nine lists of nine of the list before: short to write down, endless to spell out.
-    laughs = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi"))
+    laughs = billion_laughs("abcdefghi")
     odd = [
         *(b"[" * 60_000, b"- " * 60_000, b"Mine: {A: &a {query: *a, source: me}}", b"&a [*a]"),
         b"Mine: {A: {source: me}, A: {source: you}}",

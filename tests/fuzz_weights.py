@@ -90,7 +90,7 @@ def _zipped(content: dict[str, bytes]) -> bytes:
 
 
 @st.composite
-def changed_state(draw: st.DrawFn, content: Any, depth: int = 0) -> Any:
+def changed_state(draw: st.DrawFn, content: Any) -> Any:
     """A checkpoint of which one part, at any depth, is missing, has another name or is something else."""
     odd = st.sampled_from(odd_tensors()) | st.sampled_from(ODD)
     if not isinstance(content, dict) or not content or draw(st.integers(0, 9)) == 0:
@@ -99,7 +99,7 @@ def changed_state(draw: st.DrawFn, content: Any, depth: int = 0) -> Any:
     how = draw(st.sampled_from(["deeper", "deeper", "deeper", "remove", "rename", "add"]))
     copy = dict(content)
     if how == "deeper":
-        copy[key] = draw(changed_state(content[key], depth + 1))
+        copy[key] = draw(changed_state(content[key]))
     elif how == "remove":
         del copy[key]
     else:

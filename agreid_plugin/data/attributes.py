@@ -63,6 +63,16 @@ class AttributeSchema:
 
     Attributes:
         groups: attribute name -> its values; a value's place is its label.
+
+    Example:
+        >>> schema = AttributeSchema({"hair": ("short", "long"), "hat": ("no", "yes")})
+        >>> schema.encode({"hat": "yes"})  # nobody knows the hair
+        (-1, 1)
+        >>> schema.decode([1, 0])
+        {'hair': 'long', 'hat': 'no'}
+        >>> schema.encode({"hair": "lng"})
+        Traceback (most recent call last):
+        agreid_plugin.errors.InputError: value of attribute 'hair' 'lng' unknown (did you mean long?); known: long, short
     """
 
     groups: Mapping[str, tuple[str, ...]]

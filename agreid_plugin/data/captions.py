@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Generator, Tensor
 
+from agreid_plugin.data.augment.base import happens
 from agreid_plugin.data.datasets import DATASETS, Dataset
 from agreid_plugin.data.datasets.files import read_entries
-from agreid_plugin.data.datasets.text_sets import PATH_KEYS, TEXT_SETS, TRANSLATIONS
+from agreid_plugin.data.datasets.text_sets import PATH_KEYS, TEXT_SETS, TRANSLATIONS, path_in, several
 from agreid_plugin.data.datasets.tree import Tree
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.types import Record
@@ -21,7 +22,12 @@ _MARKS = re.compile(r'[.!"()*#:;~]')
 
 
 def clean(caption: str, most: int = MOST_WORDS) -> str:
-    """Return a caption in lower case, without marks but commas and hyphens, its first `most` words one space apart."""
+    """Return a caption in lower case, without marks but commas and hyphens, its first `most` words one space apart.
+
+    Example:
+        >>> clean('A woman in a  "T-shirt", walking.')
+        'a woman in a t-shirt , walking'
+    """
     return " ".join(_MARKS.sub(" ", caption.lower()).split()[:most])
 
 
@@ -45,7 +51,7 @@ class CaptionAugmentation:
 
     def __call__(self, caption: str, translated: str = "", generator: Generator | None = None) -> str:
         """Return a caption to learn from; `translated` is empty without a back-translation."""
-        if translated and _happens(self.back_translation, generator):
+        if translated and happens(self.back_translation, generator):
             caption = translated
         return delete_words(clean(caption), self.deletion, generator)
 
@@ -104,23 +110,14 @@ def back_translations(dataset: Dataset) -> dict[tuple[str, str], str]:
     known, found = {record.path for record in dataset.split("train")}, {}
     for number, entry in enumerate(read_entries(file, [PATH_KEYS, "captions"]), start=1):
         texts = _translated(f"{file}: entry {number}", entry)
-        name = next(entry[key] for key in PATH_KEYS if key in entry)
-        path = next((path for place in places if (path := str(place / name)) in known), None)
+        path = next((path for place in places if (path := str(place / path_in(entry))) in known), None)
         if path:
             found.update({(path, caption): translated for caption, translated in texts})
     return found
 
 
 def _translated(where: str, entry: dict) -> list[tuple[str, str]]:
-    captions, translated = (_several(entry.get(key) or []) for key in ("captions", TRANSLATIONS))
+    captions, translated = (several(entry.get(key) or []) for key in ("captions", TRANSLATIONS))
     if translated and len(translated) != len(captions):
         raise InputError(f"{where}: {len(translated)} {TRANSLATIONS} for {len(captions)} captions: one each, or none")
     return [pair for pair in zip(captions, translated, strict=False) if pair[1]]
-
-
-def _several(texts: str | list[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else texts
-
-
-def _happens(probability: float, generator: Generator | None) -> bool:
-    return bool(torch.rand((), generator=generator) < probability)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageFile
-from tqdm import tqdm
-
 from agreid_plugin.data.datasets import Dataset
+from agreid_plugin.data.datasets.files import few
+from agreid_plugin.data.decoding import broken_images
 from agreid_plugin.data.protocols import Protocol, select, unmatched, usable
 from agreid_plugin.data.protocols.reading import property_of
 from agreid_plugin.data.yaml_files import read_yaml
@@ -23,7 +20,6 @@ from agreid_plugin.types import View
 
 PUBLISHED = Path(__file__).with_name("published.yml")
 TEST = ("query", "gallery", "test")
-SHOWN = 3  # items spelled out in a line about many
 
 
 @dataclass(frozen=True)
@@ -137,37 +133,6 @@ def _size(path: str) -> int:
     return os.path.getsize(path) if os.path.isfile(path) else -1  # a link to nowhere, which decoding tells of
 
 
-def broken_images(paths: Iterable[str], progress: bool = True) -> dict[str, str]:
-    """Decode every image and return path -> what is wrong with it, for those that cannot be."""
-    paths = sorted(set(paths))
-    # Pillow decodes outside the interpreter's lock, so threads use all cores.
-    with _strict_decoding(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        faults = tqdm(pool.map(_fault, paths), total=len(paths), desc="decoding", unit="img", disable=not progress)
-        return {path: fault for path, fault in zip(paths, faults, strict=True) if fault}
-
-
-@contextmanager
-def _strict_decoding() -> Iterator[None]:
-    before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
-    try:
-        yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = before
-
-
-def _fault(path: str) -> str:
-    if not os.path.isfile(path):  # a pipe would never end, a link may lead nowhere
-        return "no file"
-    try:
-        if os.path.getsize(path) == 0:
-            return "empty file, 0 bytes"
-        with Image.open(path) as image:
-            image.load()
-    except Exception as error:  # Pillow's decoders raise whatever their format makes them
-        return f"unreadable image ({' '.join(str(error).split())})"
-    return ""
-
-
 def _split_counts(dataset: Dataset, figures: Mapping[str, Mapping[str, Any]]) -> Iterator[Count]:
     groups: dict[str, tuple[str, ...]] = {split: (split,) for split in dataset.splits}
     if "query" in groups:
@@ -200,7 +165,7 @@ def _run(dataset: Dataset, protocol: Protocol, figures: Mapping[str, Mapping[str
     # Benchmarks have such queries too: where their number is published, that is what to compare.
     reasons = {} if "valid_queries" in said else lost
     lines = {
-        why: f"{protocol}: {len(paths)} of {queries} queries: {why}: {_few(paths)}" for why, paths in reasons.items()
+        why: f"{protocol}: {len(paths)} of {queries} queries: {why}: {few(paths)}" for why, paths in reasons.items()
     }
     # Whoever was seen at one time only has no match at another: that is the protocol, not the copy.
     notes = [line for why, line in lines.items() if "same_time" in why]
@@ -228,12 +193,12 @@ def _breakdown(dataset: Dataset) -> dict[str, dict[str, int]]:
 
 def _skipped(dataset: Dataset) -> list[str]:
     count = len(dataset.skipped)
-    return [f"{count} images left out because of their names: {_few(dataset.skipped)}"] if count else []
+    return [f"{count} images left out because of their names: {few(dataset.skipped)}"] if count else []
 
 
 def _overlap(dataset: Dataset) -> list[str]:
     both = {r.pid for r in dataset.split("train")} & {r.pid for r in dataset.split(*TEST)}
-    return [f"{len(both)} identities are in train and in test: {_few(sorted(both))}"] if both else []
+    return [f"{len(both)} identities are in train and in test: {few(sorted(both))}"] if both else []
 
 
 def _one_view(dataset: Dataset) -> list[str]:
@@ -243,14 +208,9 @@ def _one_view(dataset: Dataset) -> list[str]:
     single = [pid for pid, seen in views.items() if len(seen - {None}) < 2]
     if not single or not set(View) <= set().union(*views.values()):
         return []  # nobody expects two views of a set that has one
-    return [f"{len(single)} of {len(views)} train identities are seen from one view only: {_few(sorted(single))}"]
+    return [f"{len(single)} of {len(views)} train identities are seen from one view only: {few(sorted(single))}"]
 
 
 def _sources(figures: Mapping[str, Any]) -> list[str]:
     said = [figures[key] for key in ("source", "note") if key in figures]
     return [f"published counts are those of {'; '.join(said)}"] if said else []
-
-
-def _few(items: Iterable[Any]) -> str:
-    items = list(items)
-    return ", ".join(map(str, items[:SHOWN])) + (", ..." if len(items) > SHOWN else "")

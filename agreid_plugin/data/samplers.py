@@ -39,6 +39,15 @@ class ViewBalancedIdentities:
         batch_size: images in a batch of all processes.
         per_identity: K.
         processes: how many share a batch, each getting whole identities.
+
+    Example:
+        >>> pids = ["ann"] * 6 + ["bob"] * 6 + ["eve"] * 6
+        >>> views = [0, 0, 0, 0, 1, 1] * 3
+        >>> plan = ViewBalancedIdentities(pids, views, batch_size=8, per_identity=4)
+        >>> batch = next(plan.stream(seed=0))
+        >>> people = {pids[index] for index in batch}
+        >>> {who: sorted(views[index] for index in batch if pids[index] == who) for who in sorted(people)}
+        {'ann': [0, 0, 1, 1], 'eve': [0, 0, 1, 1]}
     """
 
     def __init__(
@@ -154,7 +163,7 @@ def _choose(images: list[int], number: int, rng: np.random.Generator) -> np.ndar
     return np.concatenate(rounds)[:number] if rounds else np.array([], dtype=int)
 
 
-def _identities_in(batch_size: int, per_identity: int, processes: int = 1) -> int:
+def _identities_in(batch_size: int, per_identity: int, processes: int) -> int:
     """Return P of a batch, refusing one that does not divide into whole identities of each process."""
     if per_identity < 1 or batch_size < 1 or batch_size % per_identity:
         raise InputError(f"a batch of {batch_size} does not divide into {per_identity} images an identity")

@@ -48,6 +48,12 @@ def attribute_sentence(attributes: Mapping[str, str], style: str = "paper", prom
             nothing are left out.
         style: one of `STYLES`.
         prompts: how many X to leave room for.
+
+    Example:
+        >>> attribute_sentence({"gender": "male", "hair color": "black", "hat": "unknown"})
+        'A photo of a X X X X person with attributes: gender is male, hair color is black.'
+        >>> attribute_sentence({})
+        'A photo of a X X X X person. Attributes are unknown.'
     """
     if style not in _STYLES:
         raise unknown("style of attribute sentences", style, STYLES)

@@ -11,7 +11,7 @@ import trees
 from caption_server import completion, serve
 from PIL import Image
 
-from agreid_plugin.data.captioning.endpoint import Answer, Endpoint, EndpointError, Refused, Stopped, data_url
+from agreid_plugin.data.captioning.endpoint import Answer, Endpoint, EndpointError, GaveUpWaiting, Refused, data_url
 from agreid_plugin.errors import InputError
 
 PICTURE = "data:image/png;base64,AAAA"
@@ -182,7 +182,7 @@ def test_waiting_ends_when_stopped():
     stop = threading.Event()
     start = time.monotonic()
     threading.Timer(0.1, stop.set).start()
-    with serve(lambda *_: (500, "")) as model, pytest.raises(Stopped):
+    with serve(lambda *_: (500, "")) as model, pytest.raises(GaveUpWaiting):
         endpoint(model.url, backoff=30, stop=stop).ask("Who?", PICTURE)
     assert time.monotonic() - start < 5
 

@@ -6,12 +6,11 @@ import struct
 import zipfile
 import zlib
 from contextlib import contextmanager
-from itertools import pairwise
 
 import pytest
 import torch
 from data import trees
-from fuzz_cases import LONGEST, refusal, within
+from fuzz_cases import LONGEST, billion_laughs, refusal, within
 from malicious import zip_bomb
 from safetensors.torch import save
 
@@ -28,9 +27,7 @@ from agreid_plugin.nn.checkpoints import read_arrays, read_tensors
 from agreid_plugin.nn.clip_weights import quick_gelu_of
 
 MOST = 300  # megabytes; each of these files asks for gigabytes
-LAUGHS = "a: &a [x, x]\n" + "".join(
-    f"{after}: &{after} [{', '.join([f'*{before}'] * 9)}]\n" for before, after in pairwise("abcdefghijkl")
-)
+LAUGHS = billion_laughs("abcdefghijkl")
 DEEP = '{"a":' * 100_000
 
 

@@ -8,9 +8,10 @@ from fuzz_cases import ODD_TEXTS, fuzz, refusal, within
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agreid_plugin.data.check import broken_images, check
+from agreid_plugin.data.check import check
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.files import leaves, list_images
+from agreid_plugin.data.decoding import broken_images
 from agreid_plugin.data.protocols import read_protocols
 from agreid_plugin.errors import InputError
 
@@ -110,7 +111,8 @@ def test_a_pipe_is_no_file(tmp_path):
         assert "not a file" in refusal(lambda: load("TAG-PEDES", tmp_path), "train_reid.json")
         assert "not a file" in refusal(lambda: read_protocols(tmp_path / "train_reid.json"), "train_reid.json")
         assert [record.pid for record in load("folder", tmp_path).records] == [2]
-        assert broken_images([str(tmp_path / "1_c1.jpg")], progress=False)
+        pipe = str(tmp_path / "1_c1.jpg")
+        assert broken_images([pipe], progress=False) == {pipe: "no file"}
 
 
 def test_a_link_to_nowhere_is_a_broken_image(tmp_path):

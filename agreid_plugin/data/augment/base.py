@@ -75,6 +75,11 @@ def draw_angles(
     return (2 * draw(shape, device, generator) - 1) * theta_max
 
 
+def happens(probability: float, generator: Generator | None = None) -> bool:
+    """Draw whether something happens that does so with a probability."""
+    return float(torch.rand((), generator=generator)) < probability
+
+
 def require_side(n: int) -> int:
     """Return the side of a patch, or refuse it."""
     if not isinstance(n, int) or n < 1:

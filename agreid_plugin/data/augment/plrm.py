@@ -39,6 +39,15 @@ class PLRM(Augmentation):
         alpha: share of the rotated patch in the mix (Eq. 5); 0 changes nothing.
         fill: what a rotated patch holds where it has no pixels: `zero`, or `self`, the patch as it was.
         literal: take the center of Eq. 3 as printed; see `patch_probabilities`.
+
+    Example:
+        >>> plrm = PLRM(p_img=1.0, n=4, theta_max=90.0)
+        >>> images = torch.ones(2, 3, 16, 8)
+        >>> changed = plrm(images, torch.Generator().manual_seed(0))
+        >>> changed.shape, bool((changed < 1).any()), bool((images == 1).all())
+        (torch.Size([2, 3, 16, 8]), True, True)
+        >>> plrm.eval()(images) is images
+        True
     """
 
     def __init__(
@@ -96,6 +105,11 @@ def patch_probabilities(
     corners and the probability grows toward the center as the text says. With `literal` both end where the printed
     equation puts them: patches count from 1 and the center is (H/n, W/n), the last patch, so that the bottom right
     corner is likeliest.
+
+    Example:
+        >>> patch_probabilities(3, 3, p_0=0.25, c_weight=0.5)[1:].round(decimals=2)
+        tensor([[0.4000, 0.7500, 0.4000],
+                [0.2500, 0.4000, 0.2500]])
     """
     i, j = torch.meshgrid(torch.arange(rows) + 1.0, torch.arange(columns) + 1.0, indexing="ij")
     center = (rows, columns) if literal else ((rows + 1) / 2, (columns + 1) / 2)

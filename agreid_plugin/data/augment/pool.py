@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from agreid_plugin.data.augment.base import Augmentation, as_floating, cast
+from agreid_plugin.data.augment.base import Augmentation, as_floating, cast, happens
 from agreid_plugin.data.augment.plrm import rotation_grid
 from agreid_plugin.errors import InputError, unknown
 
@@ -98,17 +98,17 @@ def crop(image: Tensor, generator: Generator | None, ratio: tuple[float, float] 
 
 def gray(image: Tensor, generator: Generator | None) -> Tensor:
     """Take the color away, or not."""
-    return _gray(image).expand_as(image) if _happens(GRAY, generator) else image
+    return _gray(image).expand_as(image) if happens(GRAY, generator) else image
 
 
 def flip(image: Tensor, generator: Generator | None) -> Tensor:
     """Mirror the image, or not."""
-    return image.flip(2) if _happens(FLIP, generator) else image
+    return image.flip(2) if happens(FLIP, generator) else image
 
 
 def erase(image: Tensor, generator: Generator | None) -> Tensor:
     """Blacken a rectangle, or not."""
-    if not _happens(ERASE, generator):
+    if not happens(ERASE, generator):
         return image
     height, width = image.shape[1:]
     found = _rectangle(height, width, ERASED_AREA, ERASED_RATIO, generator)
@@ -165,7 +165,3 @@ def _gray(image: Tensor) -> Tensor:
 
 def _between(low: float, high: float, generator: Generator | None) -> float:
     return low + (high - low) * float(torch.rand((), generator=generator))
-
-
-def _happens(probability: float, generator: Generator | None) -> bool:
-    return float(torch.rand((), generator=generator)) < probability

@@ -56,6 +56,10 @@ def contradictions(text: str, attributes: Mapping[str, str]) -> list[str]:
     Compared are sex, age where it is the opposite, colors of clothing, shoes, hair, bag, hat and umbrella, the length
     of hair, what the legs wear, and things the person is said not to have. Shades of one color agree, and so does a
     caption of two garments one of which has the color.
+
+    Example:
+        >>> contradictions("A man in a navy shirt and white shoes.", {"gender": "female", "upper color": "blue"})
+        ['gender is woman, the text says man']
     """
     looks = read_looks(attributes)
     tokens = re.findall(r"[a-z]+(?:['-][a-z]+)*|[,.;]", _NEGATION.sub(" ", text.lower()))

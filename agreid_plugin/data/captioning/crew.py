@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from agreid_plugin.data.captioning.answers import Rules, Verdict, hint, judge
 from agreid_plugin.data.captioning.backends import Backend
-from agreid_plugin.data.captioning.endpoint import EndpointError, Refused, Stopped
+from agreid_plugin.data.captioning.endpoint import EndpointError, GaveUpWaiting, Refused
 from agreid_plugin.data.captioning.journal import Caption, Journal
 from agreid_plugin.data.captioning.prompts import Ask
 from agreid_plugin.data.captioning.subjects import Subject
@@ -115,7 +115,7 @@ class Crew:
             while not self.stop.is_set():
                 for caption in self._describe(waiting.get_nowait()):
                     self._results.put(caption)
-        except (queue.Empty, Stopped):
+        except (queue.Empty, GaveUpWaiting):
             pass  # nothing left to do
         except Exception as error:  # the main thread tells it
             self._results.put(error)

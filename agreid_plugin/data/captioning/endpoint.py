@@ -37,8 +37,8 @@ class Refused(Exception):
     """The endpoint would not take this one question."""
 
 
-class Stopped(Exception):
-    """The run was stopped while waiting."""
+class GaveUpWaiting(Exception):
+    """The run was stopped while a question waited."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,12 @@ class Answer:
 def data_url(path: str | Path) -> str:
     """Return an image file as a `data:` address, in a format every server reads."""
     with Image.open(path) as image:
-        kind = image.format
-        if kind not in AS_IS:
+        if image.format in AS_IS:
+            kind, content = image.format, Path(path).read_bytes()
+        else:
             buffer, kind = io.BytesIO(), "PNG"
             image.convert("RGB").save(buffer, kind)
-    content = Path(path).read_bytes() if kind == image.format else buffer.getvalue()
+            content = buffer.getvalue()
     return f"data:image/{kind.lower()};base64,{base64.b64encode(content).decode()}"
 
 
@@ -88,7 +89,7 @@ class _Pace:
                 break
             until = max(until, self._not_before)
         if self.stop.is_set():
-            raise Stopped
+            raise GaveUpWaiting
 
 
 class Endpoint:
@@ -138,7 +139,7 @@ class Endpoint:
         Raises:
             EndpointError: the endpoint does not answer, or not as such an endpoint should.
             Refused: it answers, but will not have this question.
-            Stopped: the run was stopped.
+            GaveUpWaiting: the run was stopped.
         """
         body = self._body(text, image)
         for tried in range(self.retries + 1):

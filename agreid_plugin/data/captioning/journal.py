@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from agreid_plugin.data.datasets.files import parse_json, shown
+from agreid_plugin.data.datasets.files import are_texts, parse_json, shown
 from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 
@@ -45,10 +45,6 @@ _KINDS = {
     "flags": dict,
     "retried": bool,
 }
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -141,7 +137,7 @@ class Journal:
         entry = self._entry(number, line)
         if entry.keys() != _KINDS.keys() or not all(type(entry[name]) is kind for name, kind in _KINDS.items()):
             raise self._damaged(number)
-        if not all(_are_texts(found) for found in entry["flags"].values()):
+        if not all(are_texts(found) for found in entry["flags"].values()):
             raise self._damaged(number)
         flags = {name: tuple(found) for name, found in entry["flags"].items()}
         caption = Caption(**{**entry, "flags": flags})

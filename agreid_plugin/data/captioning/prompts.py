@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from agreid_plugin.data.attributes import is_known
-from agreid_plugin.data.captioning.looks import NOT_OF_THE_PERSON, part_of, squash, value_words, words
+from agreid_plugin.data.captioning.looks import NOT_OF_THE_PERSON, part_of, value_words, words
 from agreid_plugin.data.captioning.templates import pick_template, stream
+from agreid_plugin.data.datasets.tree import plain
 from agreid_plugin.errors import InputError, unknown
 
 PROMPT = (
@@ -100,5 +101,5 @@ def _of_the_person(name: str, value: str) -> bool:
 def _readable(name: str) -> str:
     # AG-ReID writes haircolor in one word.
     part, aspect = part_of(name)
-    glued = part == "hair" and squash(name) == "hair" + aspect
+    glued = part == "hair" and plain(name) == "hair" + aspect
     return f"{part} {aspect}" if glued else words(name)

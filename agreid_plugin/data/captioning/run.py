@@ -86,7 +86,7 @@ def write_captions(
     with Journal(sidecar(out, "partial.jsonl"), _settings(backend, strategy, seed, rules)) as journal:
         jobs = _jobs(subjects, questions, journal)
         Crew(backend, rules, journal, stop or threading.Event()).run(jobs, concurrency, progress)
-        captions = [journal.done[path, ask.slot] for path, list_ in questions.items() for ask in list_]
+        captions = [journal.done[path, ask.slot] for path, asked in questions.items() for ask in asked]
     report = build_report(subjects, captions, left_out or {})
     if not report.captions:
         raise InputError(

@@ -12,9 +12,9 @@ from typing import Any
 from PIL import Image
 
 from agreid_plugin.data.attributes import is_known
-from agreid_plugin.data.check import broken_images
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.files import existing, read_csv, read_json, shown
+from agreid_plugin.data.decoding import broken_images
 from agreid_plugin.errors import InputError, did_you_mean
 from agreid_plugin.types import Record, View
 
@@ -66,10 +66,14 @@ def load_subjects(
 
 
 def _subject(record: Record, base: Path) -> Subject:
-    place = Path(os.path.relpath(record.path, base)).as_posix()
-    name = record.tags.get("identity", "")
-    attributes = {name: str(value) for name, value in record.attributes.items() if is_known(str(value))}
-    return Subject(place, record.path, record.pid, name, record.view, attributes)
+    return Subject(
+        file_path=Path(os.path.relpath(record.path, base)).as_posix(),
+        path=record.path,
+        pid=record.pid,
+        name=record.tags.get("identity", ""),
+        view=record.view,
+        attributes={name: value for name, value in record.attributes.items() if is_known(value)},
+    )
 
 
 def spread(subjects: Sequence[Subject], limit: int) -> list[Subject]:

@@ -157,7 +157,15 @@ class Dataset:
 
 
 def dataset_name(name: str) -> str:
-    """Return a dataset's proper name, however its case and punctuation were written."""
+    """Return a dataset's proper name, however its case and punctuation were written.
+
+    Example:
+        >>> dataset_name("ag_reid_v2")
+        'AG-ReID.v2'
+        >>> dataset_name("cagro")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        agreid_plugin.errors.InputError: dataset 'cagro' unknown (did you mean CARGO?); known: AG-ReID, AG-ReID.v2, ...
+    """
     by_plain = {plain(known): known for known in DATASETS}
     if plain(name) not in by_plain:
         raise unknown("dataset", name, DATASETS)
@@ -172,6 +180,18 @@ def load(name: str, root: str | Path, *, skip_bad_names: bool = False, **options
         root: its folder or the folder containing it.
         skip_bad_names: leave out images whose names are not the dataset's, and say so, instead of refusing.
         options: what the dataset's parser takes besides.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     for name in ("0001_c1_01.png", "0001_c2_01.png", "0002_c2_01.png"):
+        ...         Image.new("RGB", (8, 16)).save(Path(root, name))
+        ...     found = load("folder", root, aerial_cameras=[1])
+        >>> [(record.pid, record.camera, record.view.name) for record in found.records]
+        [(1, 1, 'AERIAL'), (1, 2, 'GROUND'), (2, 2, 'GROUND')]
+        >>> found.notes
+        ('no folder train, val, query, gallery: all images are of split train',)
     """
     name = dataset_name(name)
     source = DATASETS[name]

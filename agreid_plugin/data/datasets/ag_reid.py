@@ -9,7 +9,6 @@ from typing import Any
 from agreid_plugin.data.attributes import QUT_GROUPS, read_qut_mat
 from agreid_plugin.data.datasets.mat_files import refuse_damaged
 from agreid_plugin.data.datasets.tree import Grammar, Tree
-from agreid_plugin.errors import InputError
 from agreid_plugin.types import Record, View
 
 PLATFORMS = {0: "uav", 2: "wearable", 3: "cctv"}  # by camera number
@@ -65,12 +64,7 @@ def with_attributes(tree: Tree, records: list[Record], file: str) -> list[Record
         tree.note(f"{file} not found: no attributes")
         return records
     refuse_damaged(path)
-    try:
-        people = read_qut_mat(path)
-    except OverflowError:
-        raise InputError(f"{path}: an image_index is infinite; it should be an identity like P0001T04041A0") from None
-    except InputError as error:  # which may spell out a matrix, row by row
-        raise InputError(" ".join(str(error).split())) from None
+    people = read_qut_mat(path)
     tree.groups = QUT_GROUPS
     tree.note_undescribed(path, records, people)
     return [replace(record, attributes=people.get(record.pid, {})) for record in records]

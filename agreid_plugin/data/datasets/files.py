@@ -18,6 +18,7 @@ from agreid_plugin.errors import InputError, did_you_mean
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")
 MOST_LABEL = 2**63 - 1  # what an identity or a camera can be: 64 bits hold it
 MOST_SHOWN = 200  # characters of a name out of a file that a complaint repeats
+FEW = 3  # names spelled out in a line about many
 
 
 def existing(path: str | Path) -> Path:
@@ -35,6 +36,17 @@ def shown(text: str) -> str:
     """Return a name out of a file as a complaint can repeat it: in one line, and not endless."""
     text = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
     return text if text.isprintable() else ascii(text)
+
+
+def few(names: Iterable[object]) -> str:
+    """Return the first names of many, for a line about all of them."""
+    names = list(names)
+    return ", ".join(map(str, names[:FEW])) + (", ..." if len(names) > FEW else "")
+
+
+def are_texts(value: object) -> bool:
+    """Say whether what a file holds is a list of texts."""
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def list_images(folder: Path) -> list[Path]:

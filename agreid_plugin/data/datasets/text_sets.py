@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agreid_plugin.data.datasets.files import MOST_LABEL, read_entries, refuse_leaving, shown
+from agreid_plugin.data.datasets.files import MOST_LABEL, are_texts, read_entries, refuse_leaving, shown
 from agreid_plugin.data.datasets.tree import Tree
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import Record, View
@@ -80,7 +80,7 @@ def _annotations(tree: Tree, text_set: TextSet) -> dict[Path, str]:
 
 
 def _paths(file: Path, entries: list[dict[str, Any]]) -> list[str]:
-    paths = [next(entry[key] for key in PATH_KEYS if key in entry) for entry in entries]
+    paths = [path_in(entry) for entry in entries]
     for number, path in enumerate(paths, start=1):
         if not isinstance(path, str):
             raise InputError(f"{file}: entry {number}: the path is a {type(path).__name__}, expected a text")
@@ -89,13 +89,13 @@ def _paths(file: Path, entries: list[dict[str, Any]]) -> list[str]:
 
 
 def _told(text_set: TextSet, where: str, entry: dict[str, Any]) -> dict[str, Any]:
-    captions = _several(entry["captions"])
+    captions = several(entry["captions"])
     label = entry.get("cam_id")
     if entry["split"] not in SPLITS:
         raise unknown(f"{where}: split", shown(str(entry["split"])), SPLITS)
-    if type(entry["id"]) is not int or abs(entry["id"]) > MOST_LABEL or not _are_texts(captions):
+    if type(entry["id"]) is not int or abs(entry["id"]) > MOST_LABEL or not are_texts(captions):
         raise InputError(f"{where}: id has to be a whole number and captions a list of texts")
-    if not _are_texts(_several(entry.get(TRANSLATIONS) or [])):
+    if not are_texts(several(entry.get(TRANSLATIONS) or [])):
         raise InputError(f"{where}: {TRANSLATIONS} has to be a list of texts, one for each caption")
     if label is not None and not (isinstance(label, int | float) and label in VIEWS):
         raise InputError(f"{where}: cam_id is {shown(repr(label))}, expected 0 for aerial or 1 for ground")
@@ -103,12 +103,14 @@ def _told(text_set: TextSet, where: str, entry: dict[str, Any]) -> dict[str, Any
     return {"pid": entry["id"], "split": entry["split"], "view": view, "captions": tuple(captions)}
 
 
-def _several(value: Any) -> Any:
+def path_in(entry: dict[str, Any]) -> Any:
+    """Return the path of an annotation's image, by whichever of `PATH_KEYS` it has."""
+    return next(entry[key] for key in PATH_KEYS if key in entry)
+
+
+def several(value: Any) -> Any:
+    """Return the captions of an annotation as a list, also of one that has a text alone."""
     return [value] if isinstance(value, str) else value
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _tags(path: str) -> dict[str, str]:

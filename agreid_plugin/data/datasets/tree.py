@@ -13,6 +13,7 @@ from typing import Any
 from agreid_plugin.data.datasets.files import (
     IMAGE_ENDINGS,
     existing,
+    few,
     list_images,
     read_lines,
     refuse_leaving,
@@ -21,7 +22,7 @@ from agreid_plugin.data.datasets.files import (
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import Record, View
 
-SHOWN = 3  # names spelled out in a complaint about many
+MOST_HELD = 6  # parts of a folder that a complaint names
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class Grammar:
         pattern: matches the whole file name without its ending; folders never take part.
         example: a good name, for complaints about bad ones.
         fields: what a match says of the image, as keyword arguments of `Record`.
+
+    Example:
+        >>> from agreid_plugin.data.datasets.cargo import GRAMMAR
+        >>> match = GRAMMAR.pattern.fullmatch("Cam3_night_17_2")
+        >>> GRAMMAR.fields(match)
+        {'pid': 17, 'camera': 3, 'view': <View.AERIAL: 0>, 'platform': 'uav', 'tags': {'time': 'night'}}
     """
 
     pattern: re.Pattern[str]
@@ -109,7 +116,7 @@ class Tree:
         """Return the first of `names` that exists, or say that the layout is not the dataset's."""
         found = self.find(*names)
         if found is None:
-            holds = ", ".join(map(shown, sorted(os.listdir(self.root))[: 2 * SHOWN])) or "nothing"
+            holds = ", ".join(map(shown, sorted(os.listdir(self.root))[:MOST_HELD])) or "nothing"
             raise InputError(f"{self.name}: no {' or '.join(names)} under {self.root}, which holds {holds}")
         return found
 
@@ -134,7 +141,7 @@ class Tree:
     def refuse(self, split: str, bad: list[Path], total: int, example: str) -> None:
         """Complain about badly named images, or count them as skipped."""
         if bad and not self.skip_bad_names:
-            first = ", ".join(shown(path.name) for path in bad[:SHOWN]) + (", ..." if len(bad) > SHOWN else "")
+            first = few(shown(path.name) for path in bad)
             raise InputError(
                 f"{self.name}: {len(bad)} of {total} names in {split} are not like {example}: {first}; "
                 "rename them or set skip_bad_names"

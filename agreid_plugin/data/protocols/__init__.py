@@ -75,7 +75,18 @@ def protocols(dataset: str | Dataset) -> dict[str, Protocol]:
 
 
 def protocol(dataset: str, name: str = "") -> Protocol:
-    """Return one protocol, as `protocol("CARGO", "A2G")` or by its full name, `protocol("CARGO/A2G")`."""
+    """Return one protocol, as `protocol("CARGO", "A2G")` or by its full name, `protocol("CARGO/A2G")`.
+
+    Example:
+        >>> task = protocol("CARGO", "A2G")
+        >>> task.query, task.gallery, task.hide
+        ({'view': ('aerial',)}, {'view': ('ground',)}, ())
+        >>> protocol("CARGO/AG-both").hide
+        ('same_view_same_id',)
+        >>> protocol("CARGO", "A<->G")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        agreid_plugin.errors.InputError: protocol 'A<->G' names three tasks in the literature; CARGO has A2G (...
+    """
     if not name:
         dataset, _, name = dataset.partition("/")
     known = protocols(dataset)
@@ -123,7 +134,17 @@ def usable(dataset: Dataset) -> tuple[dict[str, Protocol], dict[str, str]]:
 
 
 def hidden(protocol: Protocol, query: Record, gallery: Record) -> bool:
-    """Say whether the protocol hides a gallery image from a query. Unknown camera, view or time never hides."""
+    """Say whether the protocol hides a gallery image from a query. Unknown camera, view or time never hides.
+
+    Example:
+        >>> from agreid_plugin.types import View
+        >>> query = Record("1.jpg", pid=7, camera=1, view=View.AERIAL)
+        >>> another_drone = Record("2.jpg", pid=7, camera=2, view=View.AERIAL)
+        >>> hidden(protocol("CARGO/ALL"), query, another_drone)  # hides one camera's images of a person
+        False
+        >>> hidden(protocol("CARGO/AG-both"), query, another_drone)  # hides one view's
+        True
+    """
     return any(hides(rule, query, gallery) for rule in protocol.hide)
 
 

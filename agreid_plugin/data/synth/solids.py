@@ -130,11 +130,10 @@ class Builder:
         frame_of: int | None = None,
     ) -> int:
         """Add an open cone from `start` to `end`; `flat` scales it along `front`."""
-        axis = np.subtract(end, start)
-        length = float(np.sqrt(axis @ axis))
+        axis, length = _line(start, end)
         slope = (radii[1] - radii[0]) / length
         shape = (radii[0] ** 2, 2 * radii[0] * slope, slope**2, 0.0, length, max(radii))
-        return self._add(start, axis / length, front, (flat, 1.0, 1.0), shape, TUBE, (material, zone, frame_of))
+        return self._add(start, axis, front, (flat, 1.0, 1.0), shape, TUBE, (material, zone, frame_of))
 
     def limb(
         self,
@@ -149,11 +148,9 @@ class Builder:
         frame_of: int | None = None,
     ) -> int:
         """Add a round cone: the cone touching a ball at `start` and one at `end`, and the two balls."""
-        axis = np.subtract(end, start)
-        length = float(np.sqrt(axis @ axis))
+        axis, length = _line(start, end)
         sine = float(np.clip((radii[0] - radii[1]) / length, -0.95, 0.95))
         cosine = (1 - sine**2) ** 0.5
-        axis = axis / length
         low, high = start + axis * (radii[0] * sine), end + axis * (radii[1] * sine)
         inner = radii[0] * cosine, radii[1] * cosine
         first = self.cone(low, high, inner, material, flat=flat, front=front, zone=zone, frame_of=frame_of)
@@ -192,6 +189,13 @@ class Builder:
             anchor=origin[frame_of].astype(np.float32),
             materials=tuple(self._materials),
         )
+
+
+def _line(start: Vector, end: Vector) -> tuple[NDArray, float]:
+    """Return the direction from one point to another, (3,), and how far it is."""
+    along = np.subtract(end, start)
+    length = float(np.sqrt(along @ along))
+    return along / length, length
 
 
 def _frames(axis: NDArray, front: NDArray) -> NDArray:

@@ -144,10 +144,6 @@ def _facade(x: Array, z: Array) -> Array:
     return blend(blend(glass, _paint((220, 216, 208), np.ones_like(x)), joint), wall, frame)
 
 
-def _wall(x: Array, z: Array) -> Array:
-    return _brick(x, z)
-
-
 def _hedge(x: Array, z: Array) -> Array:
     leaves = _paint((52, 78, 40), 0.9 + 0.7 * noise(x, z, tile=1) + 0.5 * noise(x, z, 0.04))
     return blend(leaves, _sky(x, z), (z > 2.6 + 0.5 * noise(x, z * 0.01, 0.05)).astype(np.float32))
@@ -179,7 +175,7 @@ def _hall(x: Array, z: Array) -> Array:
 
 WALLS: dict[str, Callable[[Array, Array], Array]] = {
     "facade": _facade,
-    "wall": _wall,
+    "wall": _brick,
     "hedge": _hedge,
     "shops": _shops,
     "fence": _fence,
