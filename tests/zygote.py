@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from quicker import format_once, leave_imports_alone
+
 EVENTS = {
     "fastreid": {
         "step": ("agreid_plugin.hosts.fastreid.loop", "ResumableTrainer", "run_step"),
@@ -93,6 +95,8 @@ def _serve(hosts: list[str]) -> None:
         importlib.import_module(f"agreid_plugin.hosts.{host}.run")
         for module, *_ in EVENTS[host].values():
             importlib.import_module(module)
+    format_once()
+    leave_imports_alone()
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         log = Path(tempfile.gettempdir()) / f"zygote-{os.getpid()}.txt"
