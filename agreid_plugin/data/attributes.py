@@ -70,9 +70,9 @@ class AttributeSchema:
         (-1, 1)
         >>> schema.decode([1, 0])
         {'hair': 'long', 'hat': 'no'}
-        >>> schema.encode({"hair": "lng"})
+        >>> schema.encode({"hat": "yse"})
         Traceback (most recent call last):
-        agreid_plugin.errors.InputError: value of attribute 'hair' 'lng' unknown (did you mean long?); known: long, short
+        agreid_plugin.errors.InputError: value of attribute 'hat' 'yse' unknown (did you mean yes?); known: no, yes
     """
 
     groups: Mapping[str, tuple[str, ...]]
