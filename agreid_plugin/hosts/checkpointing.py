@@ -54,13 +54,13 @@ def surviving_the_disk(path: Path, more: str = "") -> Iterator[list[Path]]:
             "%s was not written: %s, %.1f MB are free; the run goes on%s",
             path,
             cause.strerror or cause,
-            _free(path.parent) / 1e6,
+            free_bytes(path.parent) / 1e6,
             f", {more}" if more else "",
         )
 
 
-def _free(folder: Path) -> int:
-    """Return the bytes that are free for a folder, which may be what is gone."""
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that are free for a folder, which need not be there."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
     return shutil.disk_usage(there).free
 

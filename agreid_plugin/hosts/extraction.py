@@ -14,7 +14,6 @@ import numpy as np
 from tqdm import tqdm
 
 from agreid_plugin.data.datasets.arrays import read_arrays, told_in
-from agreid_plugin.data.pictures import Picture
 from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.feature_cache import stamp_of
@@ -22,7 +21,7 @@ from agreid_plugin.evaluation.feature_files import check_ending, write_features
 from agreid_plugin.evaluation.index.entries import Chunk, Entry, MadeChunk
 from agreid_plugin.evaluation.index.folder import WriterLock
 from agreid_plugin.hosts.extractor import Extractor, listed
-from agreid_plugin.types import UNKNOWN, platform_label
+from agreid_plugin.hosts.tested import as_picture
 
 CHUNK = 1024  # images that are kept together: what an interruption costs at most
 PARTS = ".parts"  # behind a file's name: the folder of what is done of it
@@ -63,7 +62,7 @@ class Extraction:
     def _made(self, part: Sequence[Entry], bar: tqdm) -> Chunk:
         """Return the images of a part that can be read, their views where the model tells them, and the features."""
         entries, features = [], []
-        for batch in self.extractor.of_pictures(map(_picture, part), self._skip):
+        for batch in self.extractor.of_pictures(map(as_picture, part), self._skip):
             for place, view in zip(batch.kept, batch.views, strict=True):
                 entries.append(replace(part[place], view=view))
                 self._guessed += part[place].view is None and view is not None
@@ -78,11 +77,6 @@ class Extraction:
         for entry in part:
             digest.update(repr((entry.fields, stamp_of(entry.path))).encode())
         return digest.hexdigest()
-
-
-def _picture(entry: Entry) -> Picture:
-    view = UNKNOWN if entry.view is None else int(entry.view)
-    return Picture(entry.path, view=view, platform=platform_label(entry.platform))
 
 
 def check_output(path: Path, force: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.datasets.files import IMAGE_ENDINGS
 from agreid_plugin.data.datasets.tree import plain
 from agreid_plugin.data.synth import is_agsynth
+from agreid_plugin.hosts.checkpointing import free_bytes
 from agreid_plugin.hosts.inventory import Finding
 
 ROOT = "datasets"
@@ -27,9 +27,14 @@ LEAST = {"output": 5.0, "temporary files": 1.0, "shared memory of data workers":
 """Gigabytes below which a run may end for want of room."""
 
 
+def default_root() -> str:
+    """Return the folder where datasets are looked for if nobody says another: $FASTREID_DATASETS, else `datasets`."""
+    return os.environ.get("FASTREID_DATASETS", ROOT)
+
+
 def roots(given: Sequence[str] = ()) -> list[Path]:
-    """Return the folders where datasets are looked for: those given, else $FASTREID_DATASETS, else `datasets`."""
-    return [Path(each) for each in given or [os.environ.get("FASTREID_DATASETS", ROOT)]]
+    """Return the folders where datasets are looked for: those given, else `default_root`."""
+    return [Path(each) for each in given or [default_root()]]
 
 
 def datasets(given: Sequence[str] = ()) -> dict[str, str]:
@@ -77,8 +82,7 @@ def room(output: str) -> list[Finding]:
 
 
 def _room(what: str, place: Path) -> Finding:
-    there = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.is_dir())
-    free = shutil.disk_usage(there).free / GIGABYTE
+    free = free_bytes(place) / GIGABYTE
     text = f"{free:.1f} GB free for {what} ({place})"
     if free >= LEAST[what]:
         return Finding(True, text)

@@ -17,6 +17,7 @@ from agreid_plugin.data.protocols import Protocol, select
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.comparison import Comparison
 from agreid_plugin.evaluation.features import FeatureSet, load_features
+from agreid_plugin.evaluation.index.entries import Entry
 from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts import host_of
 from agreid_plugin.hosts.extractor import Extractor
@@ -72,8 +73,8 @@ def extracted(extractor: Extractor, tested: TestSet) -> FeatureSet:
     return tested.feature_set(by_key, "" if method is None else method.view_source)
 
 
-def as_picture(record: Record) -> Picture:
-    """Return the image of a record, with what is known of it."""
+def as_picture(record: Record | Entry) -> Picture:
+    """Return the image of a record, or of a gallery's entry, with what is known of it."""
     view = UNKNOWN if record.view is None else int(record.view)
     return Picture(record.path, view=view, platform=platform_label(record.platform))
 

@@ -21,7 +21,8 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.test_sets import TestSet, choose
-from agreid_plugin.hosts.mmengine.hooks import LearningGuard, SoftLabelRamp
+from agreid_plugin.hosts.mmengine.guard import LearningGuard
+from agreid_plugin.hosts.mmengine.hooks import SoftLabelRamp
 from agreid_plugin.hosts.mmengine.identity_check import check_identities, check_test_labels, check_training_labels
 from agreid_plugin.hosts.mmengine.run_facts import plain
 from agreid_plugin.nn.usage import UsageCounter

@@ -103,6 +103,8 @@ def test_a_wrong_value_is_refused_as_everywhere():
         ("RankLists", "HOOKS"),
         ("ExactResume", "HOOKS"),
         ("IdentityCheck", "HOOKS"),
+        ("CheckpointHook", "HOOKS"),
+        ("ResumableEpochLoop", "LOOPS"),
         ("seed_worker", "FUNCTIONS"),
         ("TAGCLIP", "MODELS"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -18,6 +17,7 @@ from agreid_plugin.hosts.mmengine.agsynth import make_once
 from agreid_plugin.hosts.mmengine.arguments import require_arguments, said_of
 from agreid_plugin.hosts.mmengine.losses import FEATURES, INPUTS, LOGITS, OF_PARTS
 from agreid_plugin.hosts.mmengine.registry import MODELS, SCOPE
+from agreid_plugin.hosts.surroundings import default_root
 from agreid_plugin.losses import OnFeatures, OnLogits
 from agreid_plugin.nn.bnneck import BNNeck
 
@@ -128,7 +128,7 @@ def _of_dataset(
     options: Config | None = None,
     agsynth: Config | None = None,
 ) -> AttributeSchema:
-    root = data_root or os.environ.get("FASTREID_DATASETS", "datasets")
+    root = data_root or default_root()
     make_once(root, [dataset_name(dataset)], agsynth)  # a model may be built before its dataset is
     schema = load(dataset, root, **(options or {})).schema
     if not schema:

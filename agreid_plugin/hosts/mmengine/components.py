@@ -2,12 +2,15 @@
 
 from agreid_plugin.hosts.mmengine import (  # noqa: F401 - importing them puts them there
     backbones,
+    checkpointing,
     clip_models,
     datasets,
     expert_usage,
+    guard,
     heads,
     hooks,
     identity_check,
+    loop,
     losses,
     metrics,
     models,

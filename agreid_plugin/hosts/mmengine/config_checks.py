@@ -89,6 +89,7 @@ def found(known: Registry, kind: Any, cfg: Config) -> Any:
     """
     if not isinstance(kind, str):
         return kind if callable(kind) else None
+    known.import_from_location()  # outside the block: a part of ours that does not import is no unknown name
     try:
         return (known if cfg.get("default_scope") == registry.SCOPE else known.parent).get(kind)
     except NOWHERE:

@@ -26,6 +26,7 @@ from agreid_plugin.hosts.mmengine.structures import sample_of
 from agreid_plugin.hosts.mmengine.training_data import Translations, tell_long, training_captions, training_schema
 from agreid_plugin.hosts.mmengine.transforms import Tokenize
 from agreid_plugin.hosts.reporting import speak_through
+from agreid_plugin.hosts.surroundings import default_root
 from agreid_plugin.types import UNKNOWN, Record, platform_label
 
 _logger = logging.getLogger(__name__)
@@ -33,8 +34,6 @@ _logger = logging.getLogger(__name__)
 Info = dict[str, Any]
 SPLITS = ("train", "val", "test")
 WHICH = ("all", "one")
-ROOT = "datasets"
-"""Where datasets are looked for if neither the configuration nor FASTREID_DATASETS says it."""
 
 
 @DATASETS.register_module()
@@ -86,7 +85,7 @@ class ReIDDataset(BaseDataset):
         if bad_images not in POLICIES:
             raise unknown("bad_images", bad_images, POLICIES)
         self.policy, self.bad_images = bad_images, None
-        root = data_root or os.environ.get("FASTREID_DATASETS", ROOT)
+        root = data_root or default_root()
         self.split, self.protocols, self.skip_bad_names = split, tuple(protocols), skip_bad_names
         self.sources = _sources(name, options or {}, split)
         self.attributes, self.missing_attributes = attributes, missing_attributes

@@ -1,4 +1,4 @@
-"""Which experts of ViSA, SVPR-ReID and TAG-CLIP are used, told after every epoch."""
+"""Which experts of a model are used, told after every epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks of training; importing this module registers those of its neighbors, too."""
+"""Small hooks of training: running statistics that all processes share, and soft labels that grow."""
 
 from __future__ import annotations
 
@@ -10,28 +10,8 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from agreid_plugin.errors import InputError, require_within
-from agreid_plugin.hosts.mmengine.checkpointing import CheckpointHook
-from agreid_plugin.hosts.mmengine.expert_usage import ExpertUsage
-from agreid_plugin.hosts.mmengine.guard import LearningGuard
-from agreid_plugin.hosts.mmengine.identity_check import IdentityCheck
-from agreid_plugin.hosts.mmengine.rank_lists import RankLists
-from agreid_plugin.hosts.mmengine.records import Results, RunCard
 from agreid_plugin.hosts.mmengine.registry import HOOKS
-from agreid_plugin.hosts.mmengine.resume import ExactResume
 from agreid_plugin.hosts.mmengine.runner_parts import method_of
-
-__all__ = [
-    "CheckpointHook",
-    "ExactResume",
-    "ExpertUsage",
-    "IdentityCheck",
-    "LearningGuard",
-    "RankLists",
-    "Results",
-    "RunCard",
-    "SoftLabelRamp",
-    "SyncBuffers",
-]
 
 
 @HOOKS.register_module()
