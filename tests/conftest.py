@@ -1,6 +1,7 @@
 """What the tests share: a tiny dataset, a small configuration, and the command run in this process."""
 
 import logging
+import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,12 @@ SMALL_CONFIG = {
 
 
 ROOT = Path(__file__).parents[1]
+MOST_WORKERS = 4  # each imports both hosts, about a gigabyte
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """In how many processes tests run unless `-n` says it."""
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def recipes(*projects: str) -> list[Path]:
