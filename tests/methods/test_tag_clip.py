@@ -190,6 +190,8 @@ def test_bad_batches_are_refused(clip):
         model(Batch(pids=PIDS))
     with pytest.raises(InputError, match="TAG-CLIP learns from pairs: give the batch images and tokens"):
         model.losses(model(data.with_(tokens=None)), data)
+    with pytest.raises(InputError, match="pids=None should be given"):
+        model.losses(model(data), data.with_(pids=None))
     with pytest.raises(InputError, match="views=None, but the view loss needs them"):
         model.losses(model(data), data.with_(views=None))
     with pytest.raises(InputError, match=r"view=\(2, 3\) should have the shape of cls"):

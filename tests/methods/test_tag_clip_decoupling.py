@@ -7,7 +7,7 @@ from small_tag_clip import VIEWS, batch, small, small_clip
 
 from agreid_plugin.methods.tag_clip import Decoupling, ImageFeatures, OrthogonalHinge, Routed, TAGCLIPOutputs
 from agreid_plugin.nn.clip import CLIP
-from agreid_plugin.types import UNKNOWN, View
+from agreid_plugin.types import UNKNOWN, Batch, View
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,13 @@ def test_no_view_known_is_a_zero_that_keeps_the_graph(clip):
     assert loss.item() == 0
 
 
+@torch.no_grad()
+def test_nobody_tells_the_views_of_sentences(clip):
+    model, data = small(clip).eval(), batch()
+    assert model.told_views(model(Batch(tokens=data.tokens))) is None
+    assert model.told_views(model(data)).shape == (6,)
+
+
 def test_view_accuracy():
     views = torch.tensor([View.AERIAL, View.GROUND, UNKNOWN])
     first, second = routed([[2.0, 1.0], [2.0, 1.0], [0.0, 1.0]]), routed([[2.0, 1.0], [1.0, 2.0], [0.0, 1.0]])
@@ -87,6 +94,7 @@ def test_view_accuracy():
     assert outputs.view_accuracy(views).item() == pytest.approx(3 / 4)
     assert outputs.view_accuracy(torch.full((3,), UNKNOWN)).isnan()
     assert TAGCLIPOutputs(ImageFeatures(torch.zeros(3, 1))).view_accuracy(views).isnan()
+    assert TAGCLIPOutputs().view_accuracy(views).isnan()  # of sentences
 
 
 def test_decoupling_without_losses_is_nothing():

@@ -183,6 +183,11 @@ def test_cut_off_and_foreign_files_are_refused(tmp_path, kind):
         assert_refused(vit_of(), path)
 
 
+def test_positions_of_no_square_grid_are_refused():
+    with pytest.raises(InputError, match=r"position embedding \(1, 8, 4\) cannot be resized to \(2, 2\): only CLS and"):
+        resize_positions(torch.zeros(1, 8, 4), (2, 2), extra_tokens=0)
+
+
 def test_code_in_an_npz_does_not_run(tmp_path):
     np.savez(tmp_path / "a.npz", cls=np.array([{"any": "object"}], dtype=object))
     assert_refused(vit_of(), tmp_path / "a.npz", "allow_pickle")
