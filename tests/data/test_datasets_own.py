@@ -105,6 +105,7 @@ def test_csv_with_the_least(tmp_path):
         ("path,pid\nx.jpg,1\nz.jpg,1\n", ["1 of its 2 images do not exist", "z.jpg"]),
         ("path,pid\n", ["no rows"]),
         ("", ["no column path, pid", "found nothing"]),
+        ("path;pid\nx.jpg;1\n", ["no column path, pid", "';' separates its columns, save it with ','"]),
     ],
 )
 def test_bad_tables(tmp_path, table, words):

@@ -3,8 +3,17 @@
 import pytest
 import trees
 
-from agreid_plugin.data.datasets import DATASETS, load
-from agreid_plugin.data.protocols import Meta, hidden_mask, protocol, protocols, select, usable
+from agreid_plugin.data.datasets import DATASETS, Source, load
+from agreid_plugin.data.protocols import (
+    Meta,
+    _all_protocols,
+    add_dataset,
+    hidden_mask,
+    protocol,
+    protocols,
+    select,
+    usable,
+)
 from agreid_plugin.errors import InputError
 
 
@@ -159,3 +168,20 @@ def test_the_bare_name_of_three_tasks_is_refused(name):
         protocol("CARGO", name)
     assert "three tasks" in str(error.value)
     assert all(f"{task} (" in str(error.value) for task in ("A2G", "AG-both", "AG-cross"))
+
+
+def test_a_dataset_of_ones_own_is_added_once_and_alone(tmp_path):
+    source = Source(list, ("campus",), "our campus", "ours")
+    path = tmp_path / "campus.yml"
+    path.write_text("Campus: {ALL: {hide: [same_camera_same_id], source: ours}}\n")
+    with pytest.raises(InputError, match="dataset CARGO is there already"):
+        add_dataset("CARGO", source, path)
+    with pytest.raises(InputError, match="expected protocols of Kampus alone, found Campus"):
+        add_dataset("Kampus", source, path)
+    assert not {"Campus", "Kampus"} & DATASETS.keys()
+    try:
+        add_dataset("Campus", source, path)
+        assert str(protocol("Campus", "ALL")) == "Campus/ALL"
+    finally:
+        DATASETS.pop("Campus", None)
+        _all_protocols().pop("Campus", None)

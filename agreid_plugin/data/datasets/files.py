@@ -182,7 +182,9 @@ def read_csv(path: Path, columns: Collection[str], delimiter: str = ",") -> Iter
         _check_header(path, header)
         missing = [name for name in columns if name not in header]
         if missing:
-            raise InputError(f"{path}: no column {', '.join(missing)}; found {_listed(header)}")
+            raise InputError(
+                f"{path}: no column {', '.join(missing)}; found {_listed(header)}{_separated(header, delimiter)}"
+            )
         for row in reader:
             if row and len(row) != len(header):
                 raise InputError(f"{path}: line {reader.line_num} has {len(row)} values for {len(header)} columns")
@@ -198,6 +200,12 @@ def _check_header(path: Path, header: list[str]) -> None:
             raise InputError(f"{path}: the name of column {shown(name)} has characters that cannot be printed")
         if name and times > 1:
             raise InputError(f"{path}: column {shown(name)} is there twice; keep one")
+
+
+def _separated(header: list[str], delimiter: str) -> str:
+    """Return a hint for a table whose columns something else separates."""
+    other = next((each for each in (",", ";", "\t", "|") if len(header) == 1 and each in header[0]), None)
+    return "" if other is None else f": {other!r} separates its columns, save it with {delimiter!r}"
 
 
 def _listed(names: Collection[str]) -> str:

@@ -144,7 +144,7 @@ class Tree:
             first = few(shown(path.name) for path in bad)
             raise InputError(
                 f"{self.name}: {len(bad)} of {total} names in {split} are not like {example}: {first}; "
-                "rename them or set skip_bad_names"
+                "rename them, or leave them out: --skip-bad-names, DATASETS.SKIP_BAD_NAMES or skip_bad_names=True"
             )
         self.skipped += map(str, bad)
 

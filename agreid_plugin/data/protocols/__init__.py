@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from agreid_plugin.data.datasets import Dataset, dataset_name
+from agreid_plugin.data.datasets import DATASETS, Dataset, Source, dataset_name
 from agreid_plugin.data.datasets.tree import plain
 from agreid_plugin.data.protocols.hiding import RULES, Meta, hides, mask
 from agreid_plugin.data.protocols.matching import unmatched
@@ -22,6 +21,7 @@ __all__ = [
     "Meta",
     "Protocol",
     "Selection",
+    "add_dataset",
     "expressible_by_camera",
     "hidden",
     "hidden_mask",
@@ -60,8 +60,28 @@ class Selection:
     notes: tuple[str, ...] = ()
 
 
+def add_dataset(name: str, source: Source, path: str | Path) -> None:
+    """Add a dataset of one's own: how it is read, and its protocols.
+
+    Args:
+        name: what protocols and configurations call it.
+        source: its reader.
+        path: a file of protocols, which has the dataset and no other.
+
+    Raises:
+        InputError: the name is taken, or the file is no such file.
+    """
+    if name in DATASETS:
+        raise InputError(f"dataset {name} is there already ({DATASETS[name].about}): choose another name")
+    found = read_protocols(path)
+    if set(found) != {name}:
+        raise InputError(f"{path}: expected protocols of {name} alone, found {', '.join(found) or 'none'}")
+    _all_protocols().update(found)
+    DATASETS[name] = source
+
+
 @cache
-def _all_protocols() -> Mapping[str, dict[str, Protocol]]:
+def _all_protocols() -> dict[str, dict[str, Protocol]]:
     found: dict[str, dict[str, Protocol]] = {}
     for path in sorted(Path(__file__).parent.glob("*.yml")):
         found.update(read_protocols(path))

@@ -160,13 +160,18 @@ def host_name(dataset: str, protocol: str = "") -> str:
     return re.sub(r"\W+", "_", f"{dataset}_{protocol}" if protocol else dataset)
 
 
+def register_dataset(dataset: str) -> None:
+    """Put a dataset into the host's registry: as a whole, and under each of its protocols."""
+    found = protocols(dataset)
+    _register(host_name(dataset), next(iter(found.values())), f"{dataset}: {DATASETS[dataset].about}", is_whole=True)
+    for name, protocol in found.items():
+        _register(host_name(dataset, name), protocol, f"{protocol}: {protocol.source}", is_whole=False)
+
+
 def _register(name: str, protocol: Protocol, doc: str, is_whole: bool) -> None:
     members = {"protocol": protocol, "is_whole": is_whole, "__doc__": doc}
     DATASET_REGISTRY.register(type(name, (RecordDataset,), members))
 
 
-for _dataset, _source in DATASETS.items():
-    _protocols = protocols(_dataset)
-    _register(host_name(_dataset), next(iter(_protocols.values())), f"{_dataset}: {_source.about}", is_whole=True)
-    for _name, _protocol in _protocols.items():
-        _register(host_name(_dataset, _name), _protocol, f"{_protocol}: {_protocol.source}", is_whole=False)
+for _dataset in DATASETS:
+    register_dataset(_dataset)
