@@ -10,7 +10,7 @@ from agreid_plugin.hosts.fastreid import bench_hrmoe
 from agreid_plugin.methods.tag_clip import HRMoEBlock
 
 TASKS = ("experts alone", "image tower", "training step")
-TINY = bench_hrmoe.Setting(model="tiny", top_k=5, batch=6, size=(48, 32), repeats=1, threads=1)
+TINY = bench_hrmoe.ExpertSetting(model="tiny", top_k=5, batch=6, size=(48, 32), repeats=1, threads=1)
 
 
 @pytest.mark.parametrize("top_k", [5, 2])

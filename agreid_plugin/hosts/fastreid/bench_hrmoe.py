@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.errors import unknown
-from agreid_plugin.hosts.fastreid.bench_svpr import MODELS
-from agreid_plugin.hosts.fastreid.measuring import Measurement, measure, require_at_least, table
+from agreid_plugin.errors import require_known
+from agreid_plugin.hosts.fastreid.measuring import CLIP_MODELS, Measurement, Setting, measure, table
 from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.methods.tag_clip import TAGCLIP, HRMoEBlock
@@ -30,15 +29,10 @@ SPREAD = 0.02  # of the experts, which start as copies: if equal, any routing wo
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What to measure, and how often; the fastest counts."""
+class ExpertSetting(Setting):
+    """With how many experts a token."""
 
-    model: str
     top_k: int
-    batch: int
-    size: tuple[int, int]
-    repeats: int
-    threads: int
 
 
 def bench_hrmoe(
@@ -53,12 +47,9 @@ def bench_hrmoe(
         size: rows and columns of an image.
         repeats: how often to run each; the fastest counts.
     """
-    require_at_least(batch=(batch, 2), repeats=(repeats, 1))
-    if model not in MODELS:
-        raise unknown("model", model, MODELS)
-    setting = Setting(model, top_k, batch, size, repeats, torch.get_num_threads())
-    images = f"{batch} images of {size[0]}x{size[1]}"
-    yield f"TAG-CLIP {model}, top {top_k} of 6 experts, {images}, {setting.threads} threads, best of {repeats}"
+    require_known("model", model, CLIP_MODELS)
+    setting = ExpertSetting(model, batch, size, repeats, torch.get_num_threads(), top_k)
+    yield f"TAG-CLIP {model}, top {top_k} of 6 experts, {setting}"
     found = {}
     for name in TASKS:
         for densely in (False, True):
@@ -68,7 +59,7 @@ def bench_hrmoe(
     yield _table(found)
 
 
-def _measure(setting: Setting, name: str, densely: bool) -> tuple[Measurement, float | None]:
+def _measure(setting: ExpertSetting, name: str, densely: bool) -> tuple[Measurement, float | None]:
     """Return a measurement, and GFLOPs for one image; None for a step of training, whose backward is not counted."""
     torch.set_num_threads(setting.threads)
     run = TASKS[name](setting, densely)
@@ -80,10 +71,10 @@ def _measure(setting: Setting, name: str, densely: bool) -> tuple[Measurement, f
     return measured, counter.get_total_flops() / setting.batch / 1e9
 
 
-def _method(setting: Setting, densely: bool) -> TAGCLIP:
+def _method(setting: ExpertSetting, densely: bool) -> TAGCLIP:
     """Build the same method in every process, its experts told apart."""
     torch.manual_seed(0)
-    clip = build_clip("ViT-B-16", image_size=setting.size, text_length=TEXT_LENGTH, **MODELS[setting.model])
+    clip = build_clip("ViT-B-16", image_size=setting.size, text_length=TEXT_LENGTH, **CLIP_MODELS[setting.model])
     at = BLOCKS.get(setting.model, (6, 7, 8))
     method = TAGCLIP(clip, IDENTITIES, at=at, top_k=setting.top_k, text_dropout=0.0)
     for number in at:
@@ -94,7 +85,7 @@ def _method(setting: Setting, densely: bool) -> TAGCLIP:
     return method
 
 
-def _batch(setting: Setting) -> Batch:
+def _batch(setting: ExpertSetting) -> Batch:
     generator, numbers = torch.Generator().manual_seed(1), torch.arange(setting.batch)
     images = torch.randn(setting.batch, 3, *setting.size, generator=generator)
     tokens = torch.zeros(setting.batch, TEXT_LENGTH, dtype=torch.long)
@@ -103,7 +94,7 @@ def _batch(setting: Setting) -> Batch:
     return Batch(images=images, tokens=tokens, pids=numbers // 4, views=numbers % len(View))
 
 
-def _experts(setting: Setting, densely: bool) -> Callable[[], Tensor]:
+def _experts(setting: ExpertSetting, densely: bool) -> Callable[[], Tensor]:
     """Run the experts of one block alone, on tokens that are sent half and half."""
     method = _method(setting, densely).requires_grad_(False)
     block: HRMoEBlock = next(module for module in method.modules() if isinstance(module, HRMoEBlock))
@@ -113,7 +104,7 @@ def _experts(setting: Setting, densely: bool) -> Callable[[], Tensor]:
     return lambda: block.mix(hidden, routed)
 
 
-def _image_tower(setting: Setting, densely: bool) -> Callable[[], Tensor]:
+def _image_tower(setting: ExpertSetting, densely: bool) -> Callable[[], Tensor]:
     """Encode images as in training, where views are drawn: all might have the same from an untrained router."""
     method, images = _method(setting, densely).requires_grad_(False), _batch(setting).images
 
@@ -124,7 +115,7 @@ def _image_tower(setting: Setting, densely: bool) -> Callable[[], Tensor]:
     return run
 
 
-def _training_step(setting: Setting, densely: bool) -> Callable[[], Tensor]:
+def _training_step(setting: ExpertSetting, densely: bool) -> Callable[[], Tensor]:
     """Both towers forward, losses and backward; gives the losses and the norm of every gradient."""
     method, batch = _method(setting, densely), _batch(setting)
 

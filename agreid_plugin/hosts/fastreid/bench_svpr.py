@@ -6,14 +6,13 @@ All have the same weights and inputs, and each a process of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
-from agreid_plugin.errors import unknown
-from agreid_plugin.hosts.fastreid.measuring import Measurement, measure, require_at_least, table
+from agreid_plugin.errors import require_known
+from agreid_plugin.hosts.fastreid.measuring import CLIP_MODELS, Measurement, VariantSetting, measure, table
 from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.methods.svpr import SVPR, TextSide, ViewText, per_image
@@ -21,32 +20,6 @@ from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import Batch, View
 
 IDENTITIES, TEXT_LENGTH = 199, 100  # as on AG-ReID, whose 15 attributes the sentences tell
-MODELS: dict[str, dict[str, int]] = {
-    "base": {},
-    "small": {"width": 384, "heads": 6, "text_width": 256, "text_heads": 4, "embed_dim": 256},
-    "tiny": {
-        "width": 64,
-        "layers": 2,
-        "heads": 4,
-        "text_width": 32,
-        "text_layers": 2,
-        "text_heads": 4,
-        "embed_dim": 32,
-    },
-}
-"""Shape of the two towers; base is CLIP's ViT-B/16."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What to measure, and how often; the fastest counts."""
-
-    model: str
-    variant: str
-    batch: int
-    size: tuple[int, int]
-    repeats: int
-    threads: int
 
 
 class PerImageText(nn.Module):
@@ -77,12 +50,9 @@ def bench_svpr(
         size: rows and columns of an image.
         repeats: how often to run each; the fastest counts.
     """
-    require_at_least(batch=(batch, 2), repeats=(repeats, 1))
-    if model not in MODELS:
-        raise unknown("model", model, MODELS)
-    setting = Setting(model, variant, batch, size, repeats, torch.get_num_threads())
-    images = f"{batch} images of {size[0]}x{size[1]}"
-    yield f"SVPR-ReID {model}, variant {variant}, {images}, {setting.threads} threads, best of {repeats}"
+    require_known("model", model, CLIP_MODELS)
+    setting = VariantSetting(model, batch, size, repeats, torch.get_num_threads(), variant)
+    yield f"SVPR-ReID {model}, variant {variant}, {setting}"
     found = {}
     for way in WAYS:
         found[way] = in_process(_measure, setting, way)
@@ -90,7 +60,7 @@ def bench_svpr(
     yield _table(found)
 
 
-def _measure(setting: Setting, way: str) -> tuple[Measurement, float]:
+def _measure(setting: VariantSetting, way: str) -> tuple[Measurement, float]:
     """Return a measurement, and GFLOPs for one image."""
     torch.set_num_threads(setting.threads)
     run = WAYS[way](setting)
@@ -101,33 +71,33 @@ def _measure(setting: Setting, way: str) -> tuple[Measurement, float]:
         return measure(run, setting.repeats), counter.get_total_flops() / setting.batch / 1e9
 
 
-def _method(setting: Setting) -> SVPR:
+def _method(setting: VariantSetting) -> SVPR:
     torch.manual_seed(0)
-    clip = build_clip("ViT-B-16", image_size=setting.size, text_length=TEXT_LENGTH, **MODELS[setting.model])
+    clip = build_clip("ViT-B-16", image_size=setting.size, text_length=TEXT_LENGTH, **CLIP_MODELS[setting.model])
     schema = AttributeSchema(QUT_GROUPS)
     method = SVPR(clip.image, clip.text, IDENTITIES, schema, variant=setting.variant)
     return method.requires_grad_(False).eval()
 
 
-def _runs(setting: Setting, method: SVPR) -> Callable[[], Tensor]:
+def _runs(setting: VariantSetting, method: SVPR) -> Callable[[], Tensor]:
     images = torch.randn(setting.batch, 3, *setting.size, generator=torch.Generator().manual_seed(1))
     batch = Batch(images=images, views=torch.arange(setting.batch) % len(View))
     return lambda: method.embed(method(batch))
 
 
-def _every_image(setting: Setting) -> Callable[[], Tensor]:
+def _every_image(setting: VariantSetting) -> Callable[[], Tensor]:
     method = _method(setting)
     method.backbone.text = PerImageText(method.backbone.text, setting.batch)
     return _runs(setting, method)
 
 
-def _once_a_batch(setting: Setting) -> Callable[[], Tensor]:
+def _once_a_batch(setting: VariantSetting) -> Callable[[], Tensor]:
     method = _method(setting)
     method.cache_text = False
     return _runs(setting, method)
 
 
-def _once(setting: Setting) -> Callable[[], Tensor]:
+def _once(setting: VariantSetting) -> Callable[[], Tensor]:
     return _runs(setting, _method(setting))
 
 

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.hosts.fastreid.measuring import Measurement, measure, require_at_least, table
+from agreid_plugin.hosts.fastreid.measuring import Measurement, VariantSetting, measure, table
 from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.methods.visa import ViSA, ViSABackbone, build_backbone, literal
@@ -22,18 +22,6 @@ from agreid_plugin.types import Batch, View
 IDENTITIES, STRIDE, NEIGHBORS = 2500, 12, 64  # as on CARGO
 PUBLISHED = "the paper prints 37.53 GFLOPs and 271.77 M parameters"
 ATTENTION = (torch.ops.aten.bmm, torch.ops.aten.baddbmm)  # what neither a linear layer nor a convolution runs
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What to measure, and how often; the fastest counts."""
-
-    model: str
-    variant: str
-    batch: int
-    size: tuple[int, int]
-    repeats: int
-    threads: int
 
 
 @dataclass(frozen=True)
@@ -59,10 +47,8 @@ def bench_visa(
         size: rows and columns of an image.
         repeats: how often to run each; the fastest counts.
     """
-    require_at_least(batch=(batch, 2), repeats=(repeats, 1))
-    setting = Setting(model, variant, batch, size, repeats, torch.get_num_threads())
-    images = f"{batch} images of {size[0]}x{size[1]}"
-    yield f"ViSA {model}, variant {variant}, {images}, {setting.threads} threads, best of {repeats}"
+    setting = VariantSetting(model, batch, size, repeats, torch.get_num_threads(), variant)
+    yield f"ViSA {model}, variant {variant}, {setting}"
     found = {}
     for name in TASKS:
         for literally in (False, True):
@@ -74,12 +60,12 @@ def bench_visa(
     yield _table_of_parts(parts, heads)
 
 
-def _measure(setting: Setting, name: str, literally: bool) -> Measurement:
+def _measure(setting: VariantSetting, name: str, literally: bool) -> Measurement:
     torch.set_num_threads(setting.threads)
     return measure(TASKS[name](setting, literally), setting.repeats)
 
 
-def _backbone(setting: Setting) -> ViSABackbone:
+def _backbone(setting: VariantSetting) -> ViSABackbone:
     """Build the same backbone in every process; nothing in it is random, and its view tokens differ."""
     torch.manual_seed(0)
     vit = build_vit(setting.model, image_size=setting.size, stride=STRIDE, drop_path=0.0, extra_tokens=1)
@@ -88,23 +74,23 @@ def _backbone(setting: Setting) -> ViSABackbone:
     return backbone
 
 
-def _method(setting: Setting, literally: bool) -> ViSA:
+def _method(setting: VariantSetting, literally: bool) -> ViSA:
     backbone = _backbone(setting)
     return ViSA(literal.LiteralBackbone(backbone) if literally else backbone, IDENTITIES, setting.variant)
 
 
-def _batch(setting: Setting) -> Batch:
+def _batch(setting: VariantSetting) -> Batch:
     numbers = torch.arange(setting.batch)
     images = torch.randn(setting.batch, 3, *setting.size, generator=torch.Generator().manual_seed(1))
     return Batch(images=images, pids=numbers // 4, views=numbers % len(View))
 
 
-def _forward(setting: Setting, literally: bool) -> Callable[[], Tensor]:
+def _forward(setting: VariantSetting, literally: bool) -> Callable[[], Tensor]:
     method, batch = _method(setting, literally).eval(), _batch(setting)
     return torch.no_grad()(lambda: method.embed(method(batch)))
 
 
-def _training_step(setting: Setting, literally: bool) -> Callable[[], Tensor]:
+def _training_step(setting: VariantSetting, literally: bool) -> Callable[[], Tensor]:
     """Forward, losses and backward; gives the losses and the norm of every gradient."""
     method, batch = _method(setting, literally).train(), _batch(setting)
 
@@ -118,15 +104,15 @@ def _training_step(setting: Setting, literally: bool) -> Callable[[], Tensor]:
     return step
 
 
-def _graphs(setting: Setting, literally: bool) -> Callable[[], Tensor]:
+def _graphs(setting: VariantSetting, literally: bool) -> Callable[[], Tensor]:
     return _without_gradient(setting, _graph_layers, literally)
 
 
-def _experts(setting: Setting, literally: bool) -> Callable[[], Tensor]:
+def _experts(setting: VariantSetting, literally: bool) -> Callable[[], Tensor]:
     return _without_gradient(setting, _queries, literally)
 
 
-def _without_gradient(setting: Setting, stage: Callable, literally: bool) -> Callable[[], Tensor]:
+def _without_gradient(setting: VariantSetting, stage: Callable, literally: bool) -> Callable[[], Tensor]:
     """Run one stage alone, on random features, patches and queries."""
     backbone = _backbone(setting).eval()
     return torch.no_grad()(partial(stage, backbone, literally, *_features(backbone, setting.batch)))
@@ -175,7 +161,7 @@ TASKS = {"forward": _forward, "training step": _training_step, "graphs alone": _
 
 
 @torch.no_grad()
-def _parts(setting: Setting) -> list[Part]:
+def _parts(setting: VariantSetting) -> list[Part]:
     """Count parameters and operations of every module, the latter for one image; the heads come last."""
     torch.set_num_threads(setting.threads)
     method = _method(setting, literally=False).eval()

@@ -12,6 +12,46 @@ from torch import Tensor
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.processes import peak_memory
 
+CLIP_MODELS: dict[str, dict[str, int]] = {
+    "base": {},
+    "small": {"width": 384, "heads": 6, "text_width": 256, "text_heads": 4, "embed_dim": 256},
+    "tiny": {
+        "width": 64,
+        "layers": 2,
+        "heads": 4,
+        "text_width": 32,
+        "text_layers": 2,
+        "text_heads": 4,
+        "embed_dim": 32,
+    },
+}
+"""Shape of the two towers by name; base is CLIP's ViT-B/16."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What to measure, and how often; the fastest counts."""
+
+    model: str
+    batch: int
+    size: tuple[int, int]
+    repeats: int
+    threads: int
+
+    def __post_init__(self) -> None:
+        require_at_least(batch=(self.batch, 2), repeats=(self.repeats, 1))
+
+    def __str__(self) -> str:
+        images = f"{self.batch} images of {self.size[0]}x{self.size[1]}"
+        return f"{images}, {self.threads} threads, best of {self.repeats}"
+
+
+@dataclass(frozen=True)
+class VariantSetting(Setting):
+    """The same of a method that is read in two ways."""
+
+    variant: str
+
 
 @dataclass(frozen=True)
 class Measurement:
