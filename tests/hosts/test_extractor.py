@@ -23,7 +23,7 @@ from agreid_plugin.evaluation import load_features
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.types import View
 
-README = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "search.md"
 
 
 @pytest.fixture(scope="module")
@@ -261,8 +261,8 @@ def test_what_does_not_fit_is_refused(made, arguments, words):
         Extractor.from_config(made / "visa.yml", **{"weights": made / "visa.pth", **arguments})
 
 
-def test_the_lines_of_the_readme_run(made, agsynth, tmp_path, monkeypatch, capsys):
-    (code,) = re.findall(r"^```python\n(from agreid_plugin import Extractor\n.*?)^```", README.read_text(), re.M | re.S)
+def test_the_lines_of_the_guide_run(made, agsynth, tmp_path, monkeypatch, capsys):
+    (code,) = re.findall(r"^```python\n(from agreid_plugin import Extractor\n.*?)^```", GUIDE.read_text(), re.M | re.S)
     assert code.count("\n") <= 14
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs/visa-agsynth").mkdir(parents=True)

@@ -231,8 +231,8 @@ def test_a_loss_of_theirs_says_what_it_is_computed_on():
     assert {"loss_cls", "loss_triplet"} < set(learns(model, loaded(batch())))
 
 
-README = Path(__file__).parents[2] / "README.md"
-RECIPES = re.findall(r"^model = dict\(.*?^\)$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "mmengine.md"
+RECIPES = re.findall(r"^model = dict\(.*?^\)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=range(len(RECIPES)))
