@@ -111,7 +111,8 @@ def fastreid_command(capfd):
     """Run the `fastreid` command in this process."""
 
     def run(*argv: object) -> Outcome:
-        logging.getLogger("fastreid").handlers.clear()  # those of an earlier run write to its own folder
+        for name in ("fastreid", "agreid_plugin"):  # those of an earlier run write to its own folder
+            logging.getLogger(name).handlers.clear()
         _forget_host_loggers()
         capfd.readouterr()
         code = main([str(argument) for argument in argv])
