@@ -22,12 +22,12 @@ def test_agsynth_speed_of_both_sizes(fastreid_command):
 
 
 def test_visa_and_its_equations_have_the_same_outputs(fastreid_command):
-    sizes = ["--model", "tiny", "--batch", 2, "--size", "40x28", "--repeats", 1]
+    sizes = ["--model", "tiny", "--batch", 4, "--size", "40x28", "--repeats", 1]  # norms over two would magnify rounding
     outcome = fastreid_command("bench", "visa", *sizes, "--variant", "released")
     assert outcome.code == 0, outcome.err
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in outcome.out.splitlines() if line[:1] == "|"}
     for name in ("forward", "training step", "graphs alone", "experts alone"):
-        assert float(rows[name][-1]) < 1e-3, name
+        assert float(rows[name][-1]) < 1e-4, name
     for name in ("encoder", "experts and routers", "graphs", "fusion"):
         ours, printed = (float(number) for number in rows[name][1:3])
         assert 0 < ours <= printed, name

@@ -33,6 +33,9 @@ SMALL = {
     },
     "mmengine": {
         "model.num_ids": 4,
+        "train_dataloader.dataset.agsynth.ids": 8,
+        "val_dataloader.dataset.agsynth.ids": 8,
+        "test_dataloader.dataset.agsynth.ids": 8,
         "train_dataloader.batch_size": 8,
         "train_dataloader.sampler.batch_size": 8,
         "train_cfg.max_epochs": 1,
@@ -137,9 +140,7 @@ def test_the_launchers_run(folder, launcher):
         line = [sys.executable, "-m", "torch.distributed.run", *line[1:count], PROCESSES, *line[count + 1 :]]
         ended = [subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)]
     else:
-        ended = by_srun(
-            [sys.executable, "-m", "agreid_plugin", *line[line.index("fastreid") + 1 :]], folder, environment
-        )
+        ended = by_srun(line[line.index("fastreid") + 1 :], folder, environment)
     for each in ended:
         assert each.returncode == 0, each.stderr[-3000:]
 

@@ -48,7 +48,7 @@ def bench_hrmoe(
         repeats: how often to run each; the fastest counts.
     """
     require_known("model", model, CLIP_MODELS)
-    setting = ExpertSetting(model, batch, size, repeats, torch.get_num_threads(), top_k)
+    setting = ExpertSetting(model, batch, size, repeats, torch.get_num_threads(), top_k).checked()
     yield f"TAG-CLIP {model}, top {top_k} of 6 experts, {setting}"
     found = {}
     for name in TASKS:

@@ -51,7 +51,7 @@ def bench_svpr(
         repeats: how often to run each; the fastest counts.
     """
     require_known("model", model, CLIP_MODELS)
-    setting = VariantSetting(model, batch, size, repeats, torch.get_num_threads(), variant)
+    setting = VariantSetting(model, batch, size, repeats, torch.get_num_threads(), variant).checked()
     yield f"SVPR-ReID {model}, variant {variant}, {setting}"
     found = {}
     for way in WAYS:

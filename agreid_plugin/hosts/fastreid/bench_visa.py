@@ -47,7 +47,7 @@ def bench_visa(
         size: rows and columns of an image.
         repeats: how often to run each; the fastest counts.
     """
-    setting = VariantSetting(model, batch, size, repeats, torch.get_num_threads(), variant)
+    setting = VariantSetting(model, batch, size, repeats, torch.get_num_threads(), variant).checked()
     yield f"ViSA {model}, variant {variant}, {setting}"
     found = {}
     for name in TASKS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tabulate import tabulate
 from torch import Tensor
@@ -28,6 +29,9 @@ CLIP_MODELS: dict[str, dict[str, int]] = {
 """Shape of the two towers by name; base is CLIP's ViT-B/16."""
 
 
+OfSetting = TypeVar("OfSetting", bound="Setting")
+
+
 @dataclass(frozen=True)
 class Setting:
     """What to measure, and how often; the fastest counts."""
@@ -38,8 +42,10 @@ class Setting:
     repeats: int
     threads: int
 
-    def __post_init__(self) -> None:
+    def checked(self: OfSetting) -> OfSetting:
+        """Return it, or refuse what cannot be measured: triplets need two images."""
         require_at_least(batch=(self.batch, 2), repeats=(self.repeats, 1))
+        return self
 
     def __str__(self) -> str:
         images = f"{self.batch} images of {self.size[0]}x{self.size[1]}"
