@@ -22,7 +22,7 @@ def test_agsynth_speed_of_both_sizes(fastreid_command):
 
 
 def test_visa_and_its_equations_have_the_same_outputs(fastreid_command):
-    sizes = ["--model", "tiny", "--batch", 4, "--size", "40x28", "--repeats", 1]  # norms over two would magnify rounding
+    sizes = ["--model", "tiny", "--batch", 4, "--size", "40x28", "--repeats", 1]  # norms over 2 magnify rounding
     outcome = fastreid_command("bench", "visa", *sizes, "--variant", "released")
     assert outcome.code == 0, outcome.err
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in outcome.out.splitlines() if line[:1] == "|"}
