@@ -153,16 +153,28 @@ def interrupted_after(images: int):
         yield
 
 
+MANAGED = {
+    "mmengine.registry": ("DefaultScope",),
+    "mmengine.logging": ("MMLogger", "MessageHub"),
+    "mmengine.visualization": ("Visualizer",),
+}
+"""What mmengine keeps for a process by names: runs that start within one second have the same."""
+
+
+def _managed() -> list:
+    return [
+        getattr(sys.modules[name], kind) for name, kinds in MANAGED.items() if name in sys.modules for kind in kinds
+    ]
+
+
 @contextmanager
 def _same_scope():
-    """Keep mmengine's default scope, which the last runner of a process leaves behind, from what comes next."""
-    loaded = sys.modules.get("mmengine.registry")
-    before = dict(loaded.DefaultScope._instance_dict) if loaded else {}
+    """Keep what the last runner of a process leaves behind in mmengine from what comes next."""
+    before = {kind: dict(kind._instance_dict) for kind in _managed()}
     yield
-    if "mmengine.registry" in sys.modules:
-        kept = sys.modules["mmengine.registry"].DefaultScope._instance_dict
-        kept.clear()
-        kept.update(before)
+    for kind in _managed():
+        kind._instance_dict.clear()
+        kind._instance_dict.update(before.get(kind, {}))
 
 
 @pytest.fixture(autouse=True)
