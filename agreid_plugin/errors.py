@@ -1,7 +1,8 @@
 """What a user did wrong, said in one line, and how a run was ended."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from signal import Signals
 from typing import TypeVar
@@ -64,6 +65,15 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     known = sorted(known)
     shown = known if len(known) <= MOST_SHOWN else [*known[:MOST_SHOWN], f"... ({len(known)} in all)"]
     return InputError(f"{kind} {name!r} unknown{did_you_mean(name, known)}; known: {', '.join(shown) or 'none'}")
+
+
+@contextmanager
+def said_of(where: str) -> Iterator[None]:
+    """Put a place, as a key of a configuration, before what is said to be wrong there."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def require_within(name: str, value: float, low: float, high: float) -> float:

@@ -34,10 +34,37 @@ class View(IntEnum):
         (<View.AERIAL: 0>, <View.GROUND: 1>)
         >>> torch.tensor([View.GROUND, View.AERIAL, UNKNOWN])  # as a batch has them
         tensor([ 1,  0, -1])
+        >>> View.GROUND.word
+        'ground'
     """
 
     AERIAL = 0
     GROUND = 1
+
+    @property
+    def word(self) -> str:
+        """What files and people call it: `aerial` or `ground`."""
+        return self.name.lower()
+
+
+def view_word(view: View | None) -> str:
+    """Return a view's word, empty when nobody knows the view."""
+    return "" if view is None else view.word
+
+
+def view_label(view: View | None) -> int:
+    """Return a view as batches have it: its number, `UNKNOWN` when nobody knows it."""
+    return UNKNOWN if view is None else int(view)
+
+
+def view_of(label: int) -> View | None:
+    """Return the view of a label, None for `UNKNOWN`.
+
+    Example:
+        >>> view_of(view_label(View.GROUND)), view_of(view_label(None))
+        (<View.GROUND: 1>, None)
+    """
+    return None if label == UNKNOWN else View(label)
 
 
 @dataclass(frozen=True)

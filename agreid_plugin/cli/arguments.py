@@ -1,4 +1,4 @@
-"""Kinds of values that several commands take."""
+"""Options that several commands take, and checks of their values."""
 
 from __future__ import annotations
 
@@ -40,6 +40,14 @@ def size(text: str) -> tuple[int, int]:
     if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
         raise argparse.ArgumentTypeError(f"{text!r} is not HEIGHTxWIDTH, for example 256x128")
     return int(height), int(width)
+
+
+def require_counts(args: argparse.Namespace, *names: str) -> None:
+    """Refuse options that count something, as far as the command has them and they are given, below 1."""
+    for name in names:
+        value = getattr(args, name, None)
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} is {value}, but must be 1 or more")
 
 
 def check_file(option: str, path: Path, endings: Sequence[str], may_exist: bool = False) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 
 from agreid_plugin.cli import arguments
-from agreid_plugin.errors import InputError
 
 EXAMPLES = """examples:
   fastreid bench agsynth                                 images a second
@@ -147,47 +147,50 @@ def _add_variant(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", choices=("paper", "released"), default="paper", help="(default: paper)")
 
 
+def _say(lines: Iterable[str]) -> None:
+    """Print lines as soon as they are there."""
+    for line in lines:
+        print(line, flush=True)
+
+
 def _agsynth(args: argparse.Namespace) -> None:
     from agreid_plugin.data.synth import images_a_second
 
+    arguments.require_counts(args, "images", "workers")
     for size in ((128, 64), (256, 128)):
         rate = images_a_second(args.images, size, args.workers)
         print(f"{size[0]}x{size[1]}: {rate:.0f} images/s", flush=True)
 
 
 def _evaluation(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.fastreid.bench import bench_evaluation
+    from agreid_plugin.hosts.fastreid.bench_evaluation import bench_evaluation
 
-    for line in bench_evaluation(args.queries, args.gallery, args.width, args.python_queries):
-        print(line, flush=True)
+    arguments.require_counts(args, "queries", "gallery", "width", "python_queries")
+    _say(bench_evaluation(args.queries, args.gallery, args.width, args.python_queries))
 
 
 def _visa(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.fastreid.bench_visa import bench_visa
 
-    for line in bench_visa(args.model, args.variant, args.batch, args.size, args.repeats):
-        print(line, flush=True)
+    _say(bench_visa(args.model, args.variant, args.batch, args.size, args.repeats))
 
 
 def _svpr(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.fastreid.bench_svpr import bench_svpr
 
-    for line in bench_svpr(args.model, args.variant, args.batch, args.size, args.repeats):
-        print(line, flush=True)
+    _say(bench_svpr(args.model, args.variant, args.batch, args.size, args.repeats))
 
 
 def _hrmoe(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.fastreid.bench_hrmoe import bench_hrmoe
 
-    for line in bench_hrmoe(args.model, args.top_k, args.batch, args.size, args.repeats):
-        print(line, flush=True)
+    _say(bench_hrmoe(args.model, args.top_k, args.batch, args.size, args.repeats))
 
 
 def _plrm(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.fastreid.bench_plrm import bench_plrm
 
-    for line in bench_plrm(args.images, args.size, args.repeats):
-        print(line, flush=True)
+    _say(bench_plrm(args.images, args.size, args.repeats))
 
 
 def _index(args: argparse.Namespace) -> None:
@@ -195,9 +198,7 @@ def _index(args: argparse.Namespace) -> None:
 
     from agreid_plugin.evaluation.index.bench import Setting, bench, table
 
-    for name in ("vectors", "width", "queries", "threads"):
-        if getattr(args, name) < 1:
-            raise InputError(f"--{name} is {getattr(args, name)}, but must be 1 or more")
+    arguments.require_counts(args, "vectors", "width", "queries", "threads")
     setting = Setting(args.vectors, args.width, args.queries, args.threads)
     rows = bench(setting, args.kinds, args.milvus, args.folder, tell=lambda line: print(line, flush=True))
     print(tabulate(table(rows), headers="keys", tablefmt="github", disable_numparse=True))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agreid_plugin.cli import reading
 from agreid_plugin.errors import InputError, require_within
 
 if TYPE_CHECKING:
@@ -53,14 +54,12 @@ def _add_images(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dataset", metavar="NAME", help="or a dataset that can be read; see 'fastreid data list'")
     group.add_argument("--root", metavar="DIR", help="the dataset's folder, or the one that holds it; paths start here")
     group.add_argument("--splits", nargs="+", default=[], metavar="S", help="only these (default: all there are)")
-    group.add_argument(
-        "--pattern", metavar="REGEX", help="of a file name, with (?P<pid>...); Market-1501's if not given"
-    )
-    group.add_argument("--identity-folders", action="store_true", help="a folder an identity")
-    group.add_argument("--aerial-cameras", nargs="+", metavar="C", help="the cameras in the air, for cam_id")
+    reading.add_own(group)
     group.add_argument("--attributes", metavar="FILE", help="what is known of people: CSV or JSON, see below")
     group.add_argument("--limit", type=int, metavar="N", help="only N images, spread over all of them")
-    group.add_argument("--min-pixels", type=int, default=0, metavar="N", help="leave out smaller ones (paper: 1000)")
+    group.add_argument(
+        "--min-pixels", type=int, default=0, metavar="N", help="leave out those of N or fewer (paper: 1000)"
+    )
     group.add_argument("--skip-bad-names", action="store_true", help="leave out images whose names do not fit")
     group.add_argument("--skip-bad-images", action="store_true", help="leave out images that cannot be read")
 
@@ -209,9 +208,5 @@ def _load(args: argparse.Namespace) -> list[Subject]:
         raise InputError("name the images: either --images DIR, or --dataset NAME with --root DIR")
     if bool(args.dataset) != bool(args.root):
         raise InputError("--dataset and --root belong together: the dataset's name and its folder")
-    options = {"pattern": args.pattern, "aerial_cameras": args.aerial_cameras}
-    options = {name: value for name, value in options.items() if value}
-    if args.identity_folders:
-        options["identity_folders"] = True
-    dataset, root = (args.dataset, args.root) if args.dataset else ("folder", args.images)
-    return load_subjects(dataset, root, args.splits, args.skip_bad_names, **options)
+    dataset, root = (reading.find_dataset(args.dataset), args.root) if args.dataset else ("folder", args.images)
+    return load_subjects(dataset, root, args.splits, args.skip_bad_names, **reading.own_options(args))

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from agreid_plugin.cli import arguments, caption
+from agreid_plugin.cli import arguments, caption, reading
 from agreid_plugin.errors import InputError, unknown
 
 MAKE_EXAMPLES = """examples:
@@ -19,6 +19,7 @@ CHECK_EXAMPLES = """examples:
   fastreid data check CARGO --root datasets
   fastreid data check AG-ReID.v2 --root /data/AG-ReID.v2 --no-images --json
   fastreid data check folder --root my_crops --pattern "(?P<pid>[0-9]+)_(?P<camera>[0-9]+)"
+  fastreid data check csv --root my_crops.csv --delimiter ";" --aerial-cameras 1 2
 """
 
 
@@ -37,7 +38,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     listing = actions.add_parser(
         "list",
         help="list the datasets that can be read, with their protocols",
-        description="List the datasets that can be read, with their protocols.",
+        description="List the datasets that can be read, those of plugins among them, with their protocols.",
     )
     listing.set_defaults(run=_list)
 
@@ -77,9 +78,8 @@ def _add_check(actions: argparse._SubParsersAction) -> None:
     check.add_argument("--root", required=True, metavar="DIR", help="the dataset's folder, or the one that holds it")
     check.add_argument("--no-images", action="store_true", help="do not decode the images")
     check.add_argument("--skip-bad-names", action="store_true", help="leave out images whose names do not fit")
-    check.add_argument("--pattern", metavar="REGEX", help="dataset 'folder': pattern of a file name")
-    check.add_argument("--identity-folders", action="store_true", help="dataset 'folder': a folder an identity")
-    check.add_argument("--aerial-cameras", nargs="+", metavar="C", help="'folder' and 'csv': the cameras in the air")
+    reading.add_own(check)
+    check.add_argument("--split", metavar="S", help="own folder or table: of images that name none (default: train)")
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     check.set_defaults(run=_check)
 
@@ -112,11 +112,8 @@ def _check(args: argparse.Namespace) -> int:
     from agreid_plugin.data.datasets import load
     from agreid_plugin.data.synth import is_agsynth
 
-    options = {"pattern": args.pattern, "aerial_cameras": args.aerial_cameras}
-    options = {name: value for name, value in options.items() if value}
-    if args.identity_folders:
-        options["identity_folders"] = True
-    dataset = load(args.name, args.root, skip_bad_names=args.skip_bad_names, **options)
+    name, options = reading.find_dataset(args.name), reading.own_options(args)
+    dataset = load(name, args.root, skip_bad_names=args.skip_bad_names, **options)
     synthetic = is_agsynth(Path(dataset.records[0].path))
     report = check(dataset, images=not args.no_images, progress=sys.stderr.isatty(), published=not synthetic)
     if args.json:
@@ -129,7 +126,9 @@ def _check(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> None:  # noqa: ARG001
     from agreid_plugin.data.datasets import DATASETS
     from agreid_plugin.data.protocols import protocols
+    from agreid_plugin.hosts import load_plugins
 
+    load_plugins()
     for name, source in DATASETS.items():
         print(f"{name}: {source.about}\n  {source.cite}")
         for protocol in protocols(name).values():

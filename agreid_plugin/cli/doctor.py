@@ -7,12 +7,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from agreid_plugin.hosts import INSTALL, installed
+from agreid_plugin.hosts import HOSTS, INSTALL, installed
 
-HOSTS = {"fastreid": "fast-reid", "mmengine": "mmengine"}
-"""Package of ours -> the host's name."""
 EXAMPLES = """examples:
   fastreid doctor
   fastreid doctor --quick --root /data/reid --weights ViT-B-16.pt
@@ -56,11 +55,14 @@ def _doctor(args: argparse.Namespace) -> int:
         "checks": checks,
         "missing": [INSTALL[host] for host in HOSTS if host not in here],
     }
-    print(json.dumps(report, default=asdict, indent=2)) if args.json else _print(report)
+    if args.json:
+        print(json.dumps(report, default=asdict, indent=2))
+    else:
+        _print(report)
     return 0 if all(finding.ok for finding in (*checks, *weights, *room)) else 1
 
 
-def _part(host: str, name: str):
+def _part(host: str, name: str) -> ModuleType:
     return import_module(f"agreid_plugin.hosts.{host}.{name}")
 
 
@@ -77,7 +79,7 @@ def _print(report: dict[str, Any]) -> None:
         print(f"  --    {line}")
 
 
-def _section(title: str, rows: dict) -> None:
+def _section(title: str, rows: dict[Any, Any]) -> None:
     print(f"{title}:")
     width = max(len(str(name)) for name in rows)
     for name, text in rows.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agreid_plugin.cli import gallery
-from agreid_plugin.cli.arguments import check_file
+from agreid_plugin.cli.arguments import check_file, require_counts
 from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MOST_EXAMPLES = 50  # images that something is drawn over
 
 def ranks(args: argparse.Namespace) -> None:
     """Draw rankings."""
-    _check(args, queries=args.queries, top=args.top)
+    _check(args, "queries", "top")
     if args.queries * args.top > MOST_DRAWN:
         raise InputError(f"a picture has {MOST_DRAWN} images at most, not {args.queries * args.top}: lower --top")
     from agreid_plugin.hosts.picturing import draw_ranks
@@ -31,7 +31,7 @@ def ranks(args: argparse.Namespace) -> None:
 
 def tsne(args: argparse.Namespace) -> None:
     """Draw test images on a plane."""
-    _check(args, identities=args.identities, most=args.most)
+    _check(args, "identities", "most")
     from agreid_plugin.hosts import picturing
 
     if args.features and args.compare and not args.compare.endswith(".npz"):
@@ -53,7 +53,7 @@ def experts(args: argparse.Namespace) -> None:
 
 def graph(args: argparse.Namespace) -> None:
     """Draw chosen patches."""
-    _check(args, queries=args.queries, count=args.count)
+    _check(args, "queries", "count")
     from agreid_plugin.hosts.picturing import draw_graph
 
     subject = _subject(args)
@@ -62,7 +62,7 @@ def graph(args: argparse.Namespace) -> None:
 
 def attention(args: argparse.Namespace) -> None:
     """Draw attention."""
-    _check(args, count=args.count)
+    _check(args, "count")
     from agreid_plugin.hosts.picturing import draw_attention
 
     subject = _subject(args)
@@ -71,7 +71,7 @@ def attention(args: argparse.Namespace) -> None:
 
 def plrm(args: argparse.Namespace) -> None:
     """Draw what PLRM does."""
-    _check(args, count=args.count, draws=args.draws)
+    _check(args, "count", "draws")
     from agreid_plugin.hosts.picturing import draw_plrm
 
     options = {name: getattr(args, name) for name in ("n", "p_0", "c_weight", "theta_max", "alpha", "fill")}
@@ -90,10 +90,8 @@ def report(args: argparse.Namespace) -> None:
     print(f"written: {path}")
 
 
-def _check(args: argparse.Namespace, **counts: int) -> None:
-    for name, value in counts.items():
-        if value < 1:
-            raise InputError(f"--{name} is {value}, but must be 1 or more")
+def _check(args: argparse.Namespace, *counts: str) -> None:
+    require_counts(args, *counts)
     _check_seed(args.seed)
     if getattr(args, "count", 1) > MOST_EXAMPLES:
         raise InputError(f"--count is {args.count}, but a picture has {MOST_EXAMPLES} images at most")
@@ -123,9 +121,9 @@ def _records(args: argparse.Namespace, subject: Subject) -> list[Record]:
     """Return the images of a command line, or some of the test set."""
     if not args.images:
         return subject.examples(args.count, args.seed)
-    from agreid_plugin.types import UNKNOWN, Record, View
+    from agreid_plugin.types import UNKNOWN, Record
 
-    view = View[args.view.upper()] if args.view else None
+    view = gallery.view_asked(args)
     return [Record(path, UNKNOWN, view=view) for path in _paths(args)]
 
 

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agreid_plugin.cli.arguments import add_config, add_overrides, add_trust
+from agreid_plugin.cli.arguments import add_config, add_overrides, add_trust, require_counts
+from agreid_plugin.cli.reading import find_dataset
 from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
     from agreid_plugin.evaluation.index import Entry, Where
     from agreid_plugin.hosts.extractor import Extractor
+    from agreid_plugin.types import View
 
 VIEWS = ("aerial", "ground")
 FILTERS = ("view", "camera", "pid", "platform", "after", "before", "where")
@@ -83,13 +85,12 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 def where_of(args: argparse.Namespace, paths: tuple[str, ...] = ()) -> Where:
     """Return the conditions of a command line."""
     from agreid_plugin.evaluation.index import Where, parse_time
-    from agreid_plugin.types import View
 
     for text in args.where:
         if "=" not in text:
             raise InputError(f"--where {text!r} should be TAG=VALUE, for example weather=rain")
     return Where(
-        view=View[args.view.upper()] if args.view else None,
+        view=view_asked(args),
         cameras=tuple(args.camera or ()),
         pids=tuple(args.pid or ()),
         platform=args.platform,
@@ -100,12 +101,18 @@ def where_of(args: argparse.Namespace, paths: tuple[str, ...] = ()) -> Where:
     )
 
 
+def view_asked(args: argparse.Namespace) -> View | None:
+    """Return the view of a command line, None if it names none."""
+    from agreid_plugin.types import View
+
+    return View[args.view.upper()] if args.view else None
+
+
 def extractor_of(args: argparse.Namespace, normalize: bool = True) -> Extractor:
     """Build the model of a command line."""
     from agreid_plugin.hosts.extractor import Extractor
 
-    if args.batch_size is not None and args.batch_size < 1:
-        raise InputError(f"--batch-size is {args.batch_size}, but must be 1 or more")
+    require_counts(args, "batch_size")
     return Extractor.from_config(
         args.config_file,
         args.weights,
@@ -120,7 +127,7 @@ def entries_of(args: argparse.Namespace) -> list[Entry]:
     """Return the images of a command line."""
     from agreid_plugin.evaluation.index.listing import list_gallery
 
-    return list_gallery(Path(args.images), args.dataset)
+    return list_gallery(Path(args.images), find_dataset(args.dataset) if args.dataset else "")
 
 
 def token_of(args: argparse.Namespace) -> str:

@@ -11,6 +11,7 @@ from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
     from agreid_plugin.evaluation.index import Chunk, Info
+    from agreid_plugin.hosts.extraction import Extraction
 
 EXAMPLES = """examples:
   fastreid index build --index people --images crops.csv --config my.yml --weights best.pth
@@ -130,7 +131,7 @@ def _info(args: argparse.Namespace) -> None:
         _print(index.info())
 
 
-def _source(args: argparse.Namespace) -> tuple[str, Iterable[Chunk], object]:
+def _source(args: argparse.Namespace) -> tuple[str, Iterable[Chunk], Extraction | None]:
     """Return what makes the vectors, the images, and the extraction that they come from, if they do."""
     if args.features:
         if args.config_file or args.weights:

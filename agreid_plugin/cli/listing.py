@@ -6,9 +6,13 @@ import argparse
 from collections.abc import Iterable
 from importlib import import_module
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts import installed
+from agreid_plugin.hosts import HOSTS, installed
+
+if TYPE_CHECKING:
+    from agreid_plugin.hosts.inventory import Entry
 
 EXAMPLES = """examples:
   fastreid list                 everything
@@ -18,7 +22,6 @@ EXAMPLES = """examples:
   fastreid list hooks --host mmengine
 """
 COMPONENTS, KEYS = "components", "keys"
-HOSTS = ("fastreid", "mmengine")
 KINDS = (
     *("architectures", "backbones", "heads", "losses", "parts", "transforms", "samplers", "datasets"),
     *("metrics", "hooks", "schedules", KEYS, COMPONENTS),
@@ -55,7 +58,7 @@ def _list(args: argparse.Namespace) -> None:
         _print_table(KEYS, keys.items())
 
 
-def _known(host: str | None) -> tuple[dict[str, list], dict[str, str]]:
+def _known(host: str | None) -> tuple[dict[str, list[Entry]], dict[str, str]]:
     """Return kind -> entries, and the sentences of configuration keys."""
     if host is None:
         from agreid_plugin.hosts.inventory import without_a_host
@@ -65,7 +68,7 @@ def _known(host: str | None) -> tuple[dict[str, list], dict[str, str]]:
     return catalog.components(), catalog.keys() if host == "fastreid" else {}
 
 
-def _print_by_owner(kind: str, entries: list) -> None:
+def _print_by_owner(kind: str, entries: list[Entry]) -> None:
     print(f"{kind}:")
     for owner, owned in groupby(sorted(entries, key=lambda entry: entry.owner), key=lambda entry: entry.owner):
         _print_table(owner, [(entry.name, entry.doc) for entry in owned], indent=2)

@@ -51,7 +51,7 @@ class OneLineParser(argparse.ArgumentParser):
         self.description = textwrap.fill(self.description, HELP_WIDTH) if self.description else None
 
     def error(self, message: str) -> NoReturn:
-        """Print the error and exit with 2."""
+        """Raise it as bad input, which `main` prints."""
         raise InputError(f"{message}; see '{self.prog} --help'")
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="'fastreid COMMAND --help' explains a command, with examples.",
     )
     parser.add_argument("--version", action="version", version=f"agreid-plugin {__version__}")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=OneLineParser)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in COMMANDS:
         module.add_to(subparsers)
     return parser

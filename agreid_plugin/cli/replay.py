@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
+from agreid_plugin.cli import arguments
+from agreid_plugin.errors import require_known
+from agreid_plugin.hosts import HOSTS
+
 EXAMPLES = """examples:
   fastreid replay runs/mine/nan_step_1200.pth
   fastreid replay runs/mine/nan_step_1200.pth --config projects/ViSA/cargo.yml
@@ -22,17 +26,14 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         epilog=EXAMPLES,
     )
     parser.add_argument("step", metavar="FILE", help="nan_step_N.pth in the run's folder")
-    parser.add_argument("--config", metavar="FILE", help="configuration to build the model from (default: the step's)")
+    arguments.add_config(parser, required=False, what="configuration to build the model from (default: the step's)")
     parser.set_defaults(run=_replay)
 
 
 def _replay(args: argparse.Namespace) -> None:
-    from agreid_plugin.errors import unknown
     from agreid_plugin.hosts.steps import read_step
 
     step = read_step(args.step)
-    hosts = ("fastreid", "mmengine")
-    if step.host not in hosts:
-        raise unknown(f"{args.step}: host", step.host, hosts)
-    for line in import_module(f"agreid_plugin.hosts.{step.host}.replay").replay(step, args.config):
+    require_known(f"{args.step}: host", step.host, HOSTS)
+    for line in import_module(f"agreid_plugin.hosts.{step.host}.replay").replay(step, args.config_file):
         print(line)

@@ -111,10 +111,7 @@ def _run_of(args: argparse.Namespace) -> ModuleType:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in ("num_gpus", "num_processes", "num_machines", "bootstrap"):
-        value = getattr(args, name, None)
-        if value is not None and value < 1:
-            raise InputError(f"--{name.replace('_', '-')} is {value}, but must be 1 or more")
+    arguments.require_counts(args, "num_gpus", "num_processes", "num_machines", "bootstrap")
     if args.num_machines > 1 and not args.dist_url:
         raise InputError("--num-machines needs --dist-url, the same on every machine, for example tcp://10.0.0.1:29500")
     if not 0 <= args.machine_rank < args.num_machines:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agreid_plugin.cli import gallery
-from agreid_plugin.cli.arguments import check_file
+from agreid_plugin.cli.arguments import check_file, require_counts
 from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
     from agreid_plugin.evaluation.index import GalleryIndex
+    from agreid_plugin.evaluation.search import Answer
     from agreid_plugin.hosts.extractor import Extractor
 
 EXAMPLES = """examples:
@@ -108,8 +109,7 @@ def _sentences(args: argparse.Namespace) -> list[str]:
 
 
 def _check(args: argparse.Namespace, queries: int) -> None:
-    if args.top < 1:
-        raise InputError(f"--top is {args.top}, but must be 1 or more")
+    require_counts(args, "top")
     if args.picture and args.top * queries > MOST_DRAWN:
         raise InputError(
             f"--picture draws {MOST_DRAWN} images at most, not {args.top * queries}: lower --top, or use --html"
@@ -126,7 +126,7 @@ def _check(args: argparse.Namespace, queries: int) -> None:
             check_file(f"--{option}", Path(getattr(args, option)), endings, may_exist=option == "cache")
 
 
-def _print(answers: Sequence) -> None:
+def _print(answers: Sequence[Answer]) -> None:
     from agreid_plugin.evaluation.showing import printable, table
 
     for answer in answers:
@@ -136,7 +136,7 @@ def _print(answers: Sequence) -> None:
         print(f"{table(answer)}\n", flush=True)
 
 
-def _write(args: argparse.Namespace, answers: Sequence) -> None:
+def _write(args: argparse.Namespace, answers: Sequence[Answer]) -> None:
     from agreid_plugin.evaluation.showing import page, plain, sheet
 
     about = {"gallery": args.gallery or args.index, "config": args.config_file, "weights": args.weights}

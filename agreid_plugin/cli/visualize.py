@@ -51,7 +51,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "A file that exists is never replaced.",
         epilog="'fastreid visualize PICTURE --help' explains a picture, with examples.",
     )
-    pictures = parser.add_subparsers(metavar="PICTURE", required=True, parser_class=type(parser))
+    pictures = parser.add_subparsers(metavar="PICTURE", required=True)
     _add_ranks(pictures)
     _add_tsne(pictures)
     _add_experts(pictures)

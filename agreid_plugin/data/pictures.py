@@ -18,10 +18,10 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from agreid_plugin.data.datasets.files import list_images
-from agreid_plugin.data.datasets.own import VIEW_WORDS
+from agreid_plugin.data.datasets.own import view_named
 from agreid_plugin.data.images import read_image
 from agreid_plugin.errors import InputError, first_line, unknown
-from agreid_plugin.types import PLATFORMS, UNKNOWN, View, platform_label
+from agreid_plugin.types import UNKNOWN, View, platform_label
 
 ORDERS = ("RGB", "BGR")
 """What the first color of an array or a tensor may be: red, or blue as in OpenCV."""
@@ -94,10 +94,7 @@ def _seen(picture: Picture, view: Any) -> Picture:
     if view is None:
         return picture
     if isinstance(view, str):
-        if view.lower() not in VIEW_WORDS:
-            raise unknown("view", view, VIEW_WORDS)
-        platform = platform_label(view) if view.lower() in PLATFORMS else UNKNOWN
-        return replace(picture, view=int(VIEW_WORDS[view.lower()]), platform=platform)
+        return replace(picture, view=int(view_named(view)), platform=platform_label(view))
     if view not in (UNKNOWN, *View):
         raise InputError(f"view {view!r} should be 0 (aerial), 1 (ground), {UNKNOWN} (unknown), or a word")
     return replace(picture, view=int(view))

@@ -18,8 +18,10 @@ from agreid_plugin.errors import InputError
 MOST_WORKERS = 256
 DEATH = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)([^.]*)")
 """How torch tells that workers are gone: by their process ids."""
+_OUT_OF_MEMORY = "out of memory? use fewer data workers, or a smaller batch"
 HINTS = {
-    "Killed": "out of memory? use fewer data workers, or a smaller batch",
+    "Killed": _OUT_OF_MEMORY,
+    "unexpectedly": _OUT_OF_MEMORY,  # what torch says of the same if it finds out later
     "Bus error": "shared memory is full: use fewer data workers, or enlarge /dev/shm",
 }
 _logbooks: weakref.WeakSet[Logbook] = weakref.WeakSet()

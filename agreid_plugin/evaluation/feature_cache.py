@@ -20,7 +20,7 @@ from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.index.entries import Entry, MadeChunk
 from agreid_plugin.evaluation.inputs import as_features
-from agreid_plugin.types import UNKNOWN, View
+from agreid_plugin.types import UNKNOWN, view_of
 
 KIND = "agreid_plugin gallery features"
 Stamp = tuple[str, int, int]
@@ -67,7 +67,7 @@ class FeatureCache:
         if not found:
             raise InputError("no image is left to search in")
         features, views = zip(*(self._known[self._stamps[path]] for path in found), strict=True)
-        seen = [None if view == UNKNOWN else View(view) for view in views]
+        seen = map(view_of, views)
         return MadeChunk([Entry(path, view) for path, view in zip(found, seen, strict=True)], np.stack(features))
 
     def save(self) -> None:

@@ -145,4 +145,4 @@ def label_name(label: int, view: bool) -> str:
     """Return what people call a view or camera number."""
     if label == UNKNOWN:
         return "unknown"
-    return View(label).name.lower() if view else str(label)
+    return View(label).word if view else str(label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agreid_plugin.types import UNKNOWN, View
+from agreid_plugin.types import UNKNOWN, View, view_word
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Hit:
     @property
     def view_word(self) -> str:
         """The view in a word, empty if nobody knows."""
-        return "" if self.view is None else self.view.name.lower()
+        return view_word(self.view)
 
 
 @dataclass(frozen=True)

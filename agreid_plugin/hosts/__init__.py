@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from agreid_plugin.errors import InputError
+
+HOSTS = {"fastreid": "fast-reid", "mmengine": "mmengine"}
+"""Package of a host, and of ours for it -> what people call it."""
+
 
 INSTALL = {
     "fastreid": "fast-reid is not installed: pip install --no-deps fastreid==1.4.0 (README, 'Your own environment')",
@@ -34,6 +39,12 @@ def require(host: str) -> None:
     """Refuse to go on without a host, in one line that says what to install."""
     if not installed(host):
         raise MissingHostError(INSTALL[host], name=host)
+
+
+def load_plugins() -> None:
+    """Load what other packages register, as datasets of their own: they come with fast-reid, and not without it."""
+    if installed("fastreid"):
+        import_module("agreid_plugin.hosts.fastreid")
 
 
 def input_error_in(error: BaseException) -> str | None:

@@ -22,7 +22,7 @@ from agreid_plugin.deploy import ExportedModel
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
 from agreid_plugin.hosts.extractor import Extractor, cleaned
-from agreid_plugin.types import PLATFORMS, Record, View
+from agreid_plugin.types import PLATFORMS, Record, View, view_word
 
 IMAGES = 14
 WORDS = {View.AERIAL: "uav", View.GROUND: "cctv"}  # which tell the platform, too
@@ -85,7 +85,7 @@ def _word(record: Record) -> str | None:
     """Return the word that tells most of where an image was taken from."""
     if record.platform.lower() in PLATFORMS:
         return record.platform
-    return None if record.view is None else record.view.name.lower()
+    return view_word(record.view) or None
 
 
 def _found(folder: Path) -> tuple[Sequence[Image.Image], Sequence[str]]:

@@ -26,7 +26,7 @@ from agreid_plugin.evaluation.index.entries import unit_vectors
 from agreid_plugin.evaluation.inputs import as_features
 from agreid_plugin.evaluation.showing import printable
 from agreid_plugin.hosts.encoder import Encoder, load_encoder
-from agreid_plugin.types import UNKNOWN, Batch, View
+from agreid_plugin.types import Batch, View, view_of
 
 READERS = 4  # threads that read images at most: PIL lets others work meanwhile
 AHEAD = 2  # batches that are read before they are needed
@@ -176,9 +176,9 @@ class Extractor:
         if not kept:
             return Extracted(np.empty((0, 0), np.float32), (), (), (), bad)
         good = [part[place] for place in kept]
-        features, views = self.encoder.embed_images(_batch(good, [pixels[place] for place in kept]))
+        features, views = self.encoder.embed_images(batch_of(good, [pixels[place] for place in kept]))
         paths = tuple(picture.path for picture in good)
-        told = tuple(None if view == UNKNOWN else View(view) for view in views.tolist())
+        told = tuple(map(view_of, views.tolist()))
         places = tuple(start + place for place in kept)
         return Extracted(self._finished(features, paths), paths, told, places, bad)
 
@@ -204,7 +204,8 @@ def listed(paths: Sequence[str]) -> str:
     return f"{len(paths)} {'image' if len(paths) == 1 else 'images'} cannot be read: {names}{more}"
 
 
-def _batch(part: Sequence[Picture], pixels: Sequence[Tensor]) -> Batch:
+def batch_of(part: Sequence[Picture], pixels: Sequence[Tensor]) -> Batch:
+    """Return a batch of pictures, whose pixels are (3, H, W) each, with what is known of them."""
     return Batch(
         images=torch.stack(list(pixels)),
         views=torch.tensor([picture.view for picture in part]),

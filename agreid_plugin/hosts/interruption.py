@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from multiprocessing import AuthenticationError
+from types import FrameType, TracebackType
 
 import torch
 import torch.distributed as dist
@@ -103,3 +105,13 @@ def leave_to_the_main_process(worker: int) -> None:  # noqa: ARG001 - the loader
     """Have a data worker outlive the signals that its main process decides about; the second SIGTERM ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    sys.excepthook = _unless_nobody_asks
+
+
+def _unless_nobody_asks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Say nothing of a main process that has hung up, as it does if another worker dies: it tells that itself.
+
+    What a worker's own work raises goes to the main process, and never here.
+    """
+    if not issubclass(kind, ConnectionError | EOFError | AuthenticationError):
+        sys.__excepthook__(kind, error, trace)

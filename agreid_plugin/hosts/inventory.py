@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from agreid_plugin import losses
 from agreid_plugin.data import augment
 from agreid_plugin.data.datasets import DATASETS
+from agreid_plugin.hosts import HOSTS
 
 SENTENCE_END = re.compile(r"(?<=[^\d\s][.!?])\s+(?=[A-Z`])")  # not that of `Eq. 15`
 PARAGRAPH_END = re.compile(r"\w+:$|\d+\. |[-*] |$")  # `Args:`, a list, an empty line
-HOST_NAMES = {"fastreid": "fast-reid"}
-"""Packages whose own name is another than that of their module."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Finding:
 def owner_of(entry: object) -> str:
     """Return the package that an object comes from: the top of its module's name."""
     package = (getattr(entry, "__module__", None) or type(entry).__module__).partition(".")[0]
-    return HOST_NAMES.get(package, package)
+    return HOSTS.get(package, package)
 
 
 def first_sentence(entry: object) -> str:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from agreid_plugin.errors import InputError, RunError, first_line, require_within
 from agreid_plugin.hosts.launchers import LOOPBACK, PYTORCH, Place, address_of, launcher_of, place_of
-from agreid_plugin.hosts.meeting import connect, open_store
+from agreid_plugin.hosts.meeting import connect, open_store, parts_of
 from agreid_plugin.hosts.process_group import CLAIMED, JOINING, TIMEOUT, Member, member, told_once
 from agreid_plugin.hosts.run_checks import claim_output, process_count
 from agreid_plugin.hosts.supervision import supervise
@@ -102,7 +102,7 @@ def _start(work: Work, args: Namespace) -> None:
         )
         for local_rank in range(processes)
     ]
-    watched = dist.PrefixStore("agreid/0", store)
+    _, watched = parts_of(store)
     supervise(work, places, watched, several_machines=args.num_machines > 1)
 
 

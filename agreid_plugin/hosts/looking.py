@@ -1,14 +1,13 @@
 """What a model does inside with some images: the experts it asks, the patches it chooses, where it looks.
 
-Shapes: B images, N patches, R x K their grid, M queries.
+Shapes: B images, N patches, R x K their grid, M queries, k patches that each chooses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,14 +16,12 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.pictures.experts import Shares
 from agreid_plugin.evaluation.pictures.patches import Choice, Looked
-from agreid_plugin.hosts.extractor import Extractor
+from agreid_plugin.hosts.extractor import Extractor, batch_of
 from agreid_plugin.hosts.tested import as_picture
-from agreid_plugin.methods.svpr.cvpr import Refined, Refinement
-from agreid_plugin.methods.visa.dlfm import DLFM, GraphBranch
 from agreid_plugin.nn.clip import ImageTower
 from agreid_plugin.nn.usage import UsageByModule, UsageCounter, group_name
 from agreid_plugin.nn.vit import VisionTransformer
-from agreid_plugin.types import UNKNOWN, Batch, Record
+from agreid_plugin.types import Record, view_label
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], None]
 
@@ -40,8 +37,7 @@ def expert_shares(extractor: Extractor, records: Iterable[Record]) -> list[Share
         raise InputError(f"{extractor.encoder.settings.name} has no experts; ViSA, SVPR-ReID and TAG-CLIP have")
     by_place: dict[tuple[int, int], list[Record]] = {}
     for record in records:
-        view = UNKNOWN if record.view is None else int(record.view)
-        by_place.setdefault((view, record.camera), []).append(record)
+        by_place.setdefault((view_label(record.view), record.camera), []).append(record)
     try:
         counted: dict[tuple[int, int], UsageByModule] = {}
         for place in sorted(by_place):
@@ -69,46 +65,36 @@ def _shares(counted: dict[tuple[int, int], UsageByModule]) -> list[Shares]:
     return found
 
 
+@runtime_checkable
+class PatchChooser(Protocol):
+    """A module that chooses patches for its queries."""
+
+    def chosen_patches(self, inputs: tuple[Any, ...], outputs: Any) -> dict[str, Tensor]:
+        """Return the places of the patches by what chose them, (B, M, k), from what it was given and has returned."""
+
+
 def chosen_patches(extractor: Extractor, records: Sequence[Record]) -> list[Looked]:
     """Return the patches that the queries of each image choose (ViSA's graphs, SVPR-ReID's refinement).
 
     Raises:
         InputError: the model chooses no patches.
     """
-    found: dict[str, Tensor] = {}
-    hooks = _choosing(extractor.encoder.model, found)
-    if not hooks:
+    model = extractor.encoder.model
+    chooser = next((module for module in model.modules() if isinstance(module, PatchChooser)), None)
+    if chooser is None:
         name = extractor.encoder.settings.name
         raise InputError(f"{name} chooses no patches: ViSA's DLFM does, and SVPR-ReID's refinement")
-    grid, looked = tuple(_transformer(extractor.encoder.model).grid), []
-    with _hooked(hooks):
+    grid, found, looked = tuple(_transformer(model).grid), [], []
+
+    def keep(module: PatchChooser, inputs: tuple[Any, ...], outputs: Any) -> None:
+        found.append(module.chosen_patches(inputs, outputs))
+
+    with _hooked([(chooser, keep)]):
         for record, pixels in _one_by_one(extractor, records):
-            choices = tuple(Choice(name, places[0].cpu().numpy()) for name, places in found.items())
+            choices = tuple(Choice(name, places[0].cpu().numpy()) for name, places in found[0].items())
             looked.append(Looked(record, pixels, grid, choices=choices))
             found.clear()
     return looked
-
-
-def _choosing(model: nn.Module, found: dict[str, Tensor]) -> list[tuple[nn.Module, Hook]]:
-    """Return the modules of a model that choose patches, each with what keeps its choice, (B, M, k)."""
-    for module in model.modules():
-        if isinstance(module, DLFM):
-            branches = {"identity": module.invariant, "view": module.specific}
-            return [(branch, partial(_keep_nearest, found, name)) for name, branch in branches.items()]
-        if isinstance(module, Refinement):
-            return [(module, partial(_keep_stages, found))]
-    return []
-
-
-def _keep_nearest(
-    found: dict[str, Tensor], name: str, branch: GraphBranch, arguments: tuple[Tensor, ...], _: Tensor
-) -> None:
-    found.setdefault(name, branch.nearest(*arguments))
-
-
-def _keep_stages(found: dict[str, Tensor], _: Refinement, __: tuple[Any, ...], outputs: Refined) -> None:
-    for number, places in enumerate(outputs.chosen, start=1):
-        found.setdefault(f"stage {number}", places.unsqueeze(1))
 
 
 def attention_maps(extractor: Extractor, records: Sequence[Record]) -> list[Looked]:
@@ -151,12 +137,7 @@ def _one_by_one(extractor: Extractor, records: Iterable[Record]) -> Iterator[tup
     for record in records:
         picture = as_picture(record)
         image = encoder.settings.transform(picture.read())
-        batch = Batch(
-            images=image.unsqueeze(0),
-            views=torch.tensor([picture.view]),
-            platforms=torch.tensor([picture.platform]),
-        )
-        encoder.embed_images(batch)
+        encoder.embed_images(batch_of([picture], [image]))
         yield record, image.clamp(0, 255).byte().movedim(0, -1).numpy()
 
 

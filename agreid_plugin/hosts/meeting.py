@@ -42,6 +42,12 @@ def connect(address: str, port: int, seconds: float) -> dist.TCPStore:
     )
 
 
+def parts_of(store: dist.Store, attempt: int = 0) -> tuple[dist.Store, dist.Store]:
+    """Return where a run keeps what outlives its attempts, of which a launcher may make several, and what is of one."""
+    launch = dist.PrefixStore("agreid", store)
+    return launch, dist.PrefixStore(str(attempt), launch)
+
+
 def _client(address: str, port: int, seconds: float) -> dist.TCPStore | None:
     """Return a client of a store, None if what listens there is none: torch would wait for its answer for ever."""
     found: list[dist.TCPStore] = []

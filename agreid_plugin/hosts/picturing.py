@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
 
 from agreid_plugin.data.augment import PLRM
@@ -23,7 +22,7 @@ from agreid_plugin.hosts import looking
 from agreid_plugin.hosts.encoder import load_untrained
 from agreid_plugin.hosts.extractor import Extractor
 from agreid_plugin.hosts.tested import Tested, examples, extracted
-from agreid_plugin.types import UNKNOWN, Record, View
+from agreid_plugin.types import UNKNOWN, Record, view_of, view_word
 
 UNTRAINED = "untrained"
 """What stands for a model before its training."""
@@ -169,7 +168,7 @@ def draw_expert_shares(subject: Subject, run: str | Path | None = None) -> Drawn
             "module": each.module,
             "group": each.group,
             "experts": list(each.experts),
-            "cameras": [{"view": _view(view), "camera": camera} for view, camera in each.cameras],
+            "cameras": [{"view": view_word(view_of(view)) or None, "camera": camera} for view, camera in each.cameras],
             "shares": each.shares.round(6).tolist(),
         }
         for each in found
@@ -224,20 +223,16 @@ def draw_plrm(paths: Sequence[str], size: tuple[int, int], draws: int, seed: int
     images = plrm.sized(augmentation, map(read_image, paths), size)
     always = PLRM(**{**options, "p_img": 1.0})
     made = plrm.drawn(always, images, draws, seed)
-    grid = torch.Size(each // augmentation.n for each in size)
+    rows, columns = (each // augmentation.n for each in size)
     changed = (made != images).any(axis=-1).mean(axis=(2, 3))
     data = {
         "images": list(paths),
         "changed": changed.round(6).tolist(),
-        "probabilities": augmentation.probabilities(*grid).double().numpy().round(6).tolist(),
+        "probabilities": augmentation.probabilities(rows, columns).double().numpy().round(6).tolist(),
     }
     return Drawn(plrm.draw_plrm(augmentation, images, made, "PLRM: patches turned and mixed with themselves"), data)
 
 
 def _told(record: Record) -> dict[str, Any]:
     camera = {} if record.camera == UNKNOWN else {"camera": record.camera}
-    return {"path": record.path, "pid": record.pid, "view": _view(record.view), **camera}
-
-
-def _view(view: int | None) -> str | None:
-    return None if view is None or view == UNKNOWN else View(view).name.lower()
+    return {"path": record.path, "pid": record.pid, "view": view_word(record.view) or None, **camera}

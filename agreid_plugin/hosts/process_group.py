@@ -22,7 +22,7 @@ import torch.multiprocessing as mp
 from agreid_plugin.errors import RunError, first_line
 from agreid_plugin.hosts import input_error_in
 from agreid_plugin.hosts.launchers import LOOPBACK, Place
-from agreid_plugin.hosts.meeting import connect, open_store, read
+from agreid_plugin.hosts.meeting import connect, open_store, parts_of, read
 
 TIMEOUT = 1800.0
 """Seconds that a process waits for the others. The main one may need as long to rank a large gallery."""
@@ -58,8 +58,7 @@ class Member:
         global _member
         self.place, self.timeout, self.step = place, timeout, None
         store = open_store(place.port) if place.opens else connect(place.address, place.port, min(timeout, JOINING))
-        self.launch = dist.PrefixStore("agreid", store)  # what outlives an attempt
-        self.store = dist.PrefixStore(str(place.attempt), self.launch)
+        self.launch, self.store = parts_of(store, place.attempt)
         _member = self
 
     def join(self, backend: str | None = None) -> None:
@@ -213,7 +212,7 @@ def _drop_groups(error: BaseException | None) -> None:
     gc.collect()  # what is in a cycle
 
 
-SIGNS = ("gloo/transport", "gloo/", "nccl communicator", "ncclremoteerror", "connection reset by peer")
+SIGNS = ("gloo/", "nccl communicator", "ncclremoteerror", "connection reset by peer")
 
 
 def is_lost(error: BaseException) -> bool:

@@ -31,8 +31,8 @@ def paper_for(card: Mapping[str, Any] | None, asked: str = "") -> Paper:
     architecture = (card or {}).get("setup", {}).get("architecture")
     fitting = [paper for paper in map(load_paper, known.values()) if paper.architecture == architecture]
     if not architecture or not fitting:
-        of = f"its architecture {architecture!r} is in no project's paper.yml" if architecture else "it has no run card"
-        raise InputError(f"which paper? {of}; name one: --paper {'|'.join(known) or 'FILE'}")
+        why = f"its architecture {architecture!r} is in no project's paper.yml" if architecture else "no run card says"
+        raise InputError(f"which paper? {why}; name one: --paper {'|'.join(known) or 'FILE'}")
     return fitting[0]
 
 

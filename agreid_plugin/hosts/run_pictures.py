@@ -13,17 +13,19 @@ from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.pictures.history import FILES as HISTORIES
 from agreid_plugin.evaluation.pictures.history import draw_curves, read_history
 from agreid_plugin.evaluation.pictures.page import Section, page
-from agreid_plugin.evaluation.results import FILE_NAME, SHOWN
+from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
+from agreid_plugin.evaluation.results import SHOWN
 from agreid_plugin.hosts import picturing
 from agreid_plugin.hosts.extractor import Extractor
 from agreid_plugin.hosts.picturing import Subject
-from agreid_plugin.hosts.run_card import find_run_card
+from agreid_plugin.hosts.run_card import FILE_NAME as CARD
+from agreid_plugin.hosts.run_card import read_run_card
 from agreid_plugin.hosts.tested import load_tested
 
 CONFIGS = ("config.yaml", "*.py")
 WEIGHTS = ("model_best.pth", "best*.pth", "model_final.pth", "epoch_*.pth")
 """Names of a run's files in the order of preference, of either host; the newest of several."""
-TRACES = ("run_card.json", FILE_NAME, *HISTORIES)
+TRACES = (CARD, RESULTS, *HISTORIES)
 """What else tells that there was a run."""
 IMAGES = 8
 VERSIONS = ("agreid-plugin", "fastreid", "mmengine", "torch")
@@ -123,9 +125,7 @@ def _pictures(
 
 
 def _summary(folder: Path, config: Path, checkpoint: str | Path | None) -> Section:
-    card = find_run_card(folder)
-    if card is None:
-        raise InputError(f"{folder} has no run_card.json")
+    card = read_run_card(folder)
     told = {
         **card.get("setup", {}),
         "configuration": config.name,
@@ -160,8 +160,8 @@ def _sessions(sessions: Sequence[Any]) -> dict[str, Any]:
 
 
 def _results(folder: Path) -> Section:
-    if not (folder / FILE_NAME).is_file():
-        raise InputError(f"{folder} has no {FILE_NAME}: fastreid eval makes one")
+    if not (folder / RESULTS).is_file():
+        raise InputError(f"{folder} has no {RESULTS}: fastreid eval makes one")
     found = [entry for entries in load_results(folder).values() for entry in entries.values()]
     rows = [
         [entry.protocol, *(f"{entry[name]:.1f}" for name in SHOWN), str(entry.queries), str(entry.gallery)]

@@ -21,7 +21,7 @@ from agreid_plugin.evaluation.index import GalleryIndex, Where, answers, build_i
 from agreid_plugin.evaluation.search import Answer
 from agreid_plugin.hosts.extractor import Extractor, cleaned, listed
 from agreid_plugin.nn.clip import Tokenizer
-from agreid_plugin.types import UNKNOWN
+from agreid_plugin.types import view_label
 
 ONE_TOKEN = 3  # start and end of a sentence stand around it
 TELLS_VIEWS = "ViSA or SVPR trained with this package, or TAGCLIP with MODEL.TAG_CLIP.BLOCK hr_moe and VIEW_LOSS True"
@@ -126,7 +126,7 @@ def _fill(store: FeatureCache, extractor: Extractor, paths: Sequence[str], skip_
         for part in extractor.stream(missing, skip_bad_images=skip_bad):
             bad += part.bad
             for path, feature, view in zip(part.paths, part.features, part.views, strict=True):
-                store.put(path, feature, UNKNOWN if view is None else int(view))
+                store.put(path, feature, view_label(view))
     finally:
         store.save()
     if len(bad) == len(paths):

@@ -22,7 +22,7 @@ from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts import host_of
 from agreid_plugin.hosts.extractor import Extractor
 from agreid_plugin.hosts.reporting import computable
-from agreid_plugin.types import UNKNOWN, Record, View, platform_label
+from agreid_plugin.types import Record, View, platform_label, view_label
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,7 @@ def extracted(extractor: Extractor, tested: TestSet) -> FeatureSet:
 
 def as_picture(record: Record | Entry) -> Picture:
     """Return the image of a record, or of a gallery's entry, with what is known of it."""
-    view = UNKNOWN if record.view is None else int(record.view)
-    return Picture(record.path, view=view, platform=platform_label(record.platform))
+    return Picture(record.path, view=view_label(record.view), platform=platform_label(record.platform))
 
 
 def examples(dataset: Dataset, protocol: Protocol, count: int, seed: int = 0) -> list[Record]:
@@ -99,4 +98,4 @@ def examples(dataset: Dataset, protocol: Protocol, count: int, seed: int = 0) ->
     drawn.sort(key=lambda each: each is not one_each[each.pid])  # a first image of everybody, then the others
     by_view = [[each for each in drawn if each.view == view] for view in (*View, None)]
     in_turn = [each for turn in zip_longest(*by_view) for each in turn if each is not None]
-    return sorted(in_turn[:count], key=lambda each: (UNKNOWN if each.view is None else each.view, each.path))
+    return sorted(in_turn[:count], key=lambda each: (view_label(each.view), each.path))

@@ -72,7 +72,7 @@ class DecoupledEncoder(nn.Module):
         if not self.needs_views:
             return self.view_tokens.expand(-1, batch, -1)
         if views is None:
-            raise InputError(f"the view of each image is needed: {', '.join(v.name.lower() for v in View)}")
+            raise InputError(f"the view of each image is needed: {', '.join(view.word for view in View)}")
         return self.view_tokens[:, views]
 
     def _subtract(self, number: int, tokens: Tensor) -> Tensor:

@@ -172,7 +172,7 @@ def group_name(number: int, groups: int) -> str:
     """Return what a group is called: nothing if there is one, its view if there are as many as views."""
     if groups == 1:
         return ""
-    return View(number).name.lower() if groups == len(View) else str(number)
+    return View(number).word if groups == len(View) else str(number)
 
 
 def _path(name: str, group: str) -> str:

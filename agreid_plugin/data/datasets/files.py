@@ -179,12 +179,12 @@ def read_csv(path: Path, columns: Collection[str], delimiter: str = ",") -> Iter
     reader = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        _check_header(path, header)
         missing = [name for name in columns if name not in header]
         if missing:
             raise InputError(
                 f"{path}: no column {', '.join(missing)}; found {_listed(header)}{_separated(header, delimiter)}"
             )
+        _check_header(path, header)
         for row in reader:
             if row and len(row) != len(header):
                 raise InputError(f"{path}: line {reader.line_num} has {len(row)} values for {len(header)} columns")

@@ -71,7 +71,7 @@ def _groups(path: Path, folder: Path, grammar: re.Pattern[str], identity_folders
     match = grammar.match(path.name)
     groups = {name: text for name, text in match.groupdict().items() if text} if match else None
     if not identity_folders:
-        return groups
+        return groups if groups and "pid" in groups else None
     inside = path.relative_to(folder).parts
     return {**(groups or {}), "pid": inside[0]} if len(inside) > 1 else None
 

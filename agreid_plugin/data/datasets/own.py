@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import PLATFORMS, UNKNOWN, Record, View
 
 SPLITS = ("train", "val", "query", "gallery", "test")
@@ -36,16 +36,31 @@ class Row:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+def view_named(word: str, what: str = "view") -> View:
+    """Return the view of one of `VIEW_WORDS`, in any case, or refuse the word as what it was given for."""
+    if word.lower() not in VIEW_WORDS:
+        raise unknown(what, word, VIEW_WORDS)
+    return VIEW_WORDS[word.lower()]
+
+
+def platform_in(word: str) -> str:
+    """Return what carries the camera by a word for its view: whoever says cctv or wearable says that, too."""
+    return word.lower() if word.lower() in PLATFORMS else ""
+
+
 def build(rows: Iterable[Row], aerial_cameras: Collection[int | str] = ()) -> list[Record]:
     """Turn words into records.
 
     Args:
-        rows: one an image. Identities and cameras that are not all numbers are numbered in sorted order, and an
-            identity's name is kept in the tag `identity`.
+        rows: one an image. Identities and cameras that are not all numbers are numbered in sorted order, and
+            identities' names are kept in the tag `identity`.
         aerial_cameras: the cameras in the air, when no row says a view.
     """
     rows = list(rows)
+    for row in rows:
+        _check(row)
     pids = _numbers(row.pid for row in rows)
+    named = not all(map(_is_number, pids))
     cameras = {"": UNKNOWN, **_numbers(row.camera for row in rows if row.camera)}
     aerial = {_short(str(camera)) for camera in aerial_cameras}
     return [
@@ -54,14 +69,20 @@ def build(rows: Iterable[Row], aerial_cameras: Collection[int | str] = ()) -> li
             pid=pids[row.pid],
             camera=cameras[row.camera],
             view=_view(row, aerial),
-            platform=_platform(row),
-            split=_split(row),
+            platform=row.platform or platform_in(row.view),
+            split=row.split,
             attributes=row.attributes,
             captions=row.captions,
-            tags={**row.tags, **({} if _is_number(row.pid) else {"identity": row.pid})},
+            tags={**row.tags, **({"identity": row.pid} if named else {})},
         )
         for row in rows
     ]
+
+
+def _check(row: Row) -> None:
+    require_known(f"{row.where}: split", row.split, SPLITS)
+    if not row.pid:
+        raise InputError(f"{row.where}: no pid: say who is in the image, or leave it out")
 
 
 def _numbers(names: Iterable[str]) -> dict[str, int]:
@@ -82,22 +103,7 @@ def _short(camera: str) -> str:
 
 def _view(row: Row, aerial: Collection[str]) -> View | None:
     if row.view:
-        if row.view.lower() not in VIEW_WORDS:
-            raise unknown(f"{row.where}: view", row.view, VIEW_WORDS)
-        return VIEW_WORDS[row.view.lower()]
+        return view_named(row.view, f"{row.where}: view")
     if not aerial or not row.camera:
         return None
     return View.AERIAL if _short(row.camera) in aerial else View.GROUND
-
-
-def _platform(row: Row) -> str:
-    # Whoever calls a view cctv or wearable says what carries the camera.
-    return row.platform or (row.view.lower() if row.view.lower() in PLATFORMS else "")
-
-
-def _split(row: Row) -> str:
-    if row.split not in SPLITS:
-        raise unknown(f"{row.where}: split", row.split, SPLITS)
-    if not row.pid:
-        raise InputError(f"{row.where}: no pid")
-    return row.split

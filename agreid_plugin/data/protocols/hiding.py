@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from agreid_plugin.types import UNKNOWN, Record
+from agreid_plugin.types import UNKNOWN, Record, view_label
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Meta:
     @classmethod
     def of(cls, records: Iterable[Record]) -> Meta:
         """Collect the numbers of some records."""
-        rows = [(r.pid, r.camera, UNKNOWN if r.view is None else int(r.view), _time(r)) for r in records]
+        rows = [(r.pid, r.camera, view_label(r.view), _time(r)) for r in records]
         return cls(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from agreid_plugin.data.datasets.files import shown
 from agreid_plugin.data.protocols.hiding import RULES
 from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.types import UNKNOWN, Record, View
+from agreid_plugin.types import UNKNOWN, Record, View, view_word
 
 KINDS = ("image", "text")
 RESTRICTIONS = ("", "query_in_gallery")
@@ -65,7 +65,7 @@ def passes(record: Record, wanted: Filter) -> bool:
 def property_of(record: Record, name: str) -> str:
     """Return what a filter compares, empty if unknown."""
     if name == "view":
-        return "" if record.view is None else record.view.name.lower()
+        return view_word(record.view)
     if name == "camera":
         return "" if record.camera == UNKNOWN else str(record.camera)
     if name == "platform":
@@ -109,7 +109,7 @@ def _filter(where: str, given: Any) -> Filter:
         raise InputError(f"{where}: expected property: value, found a {type(given).__name__}")
     _all_known(where, given, FILTERS)
     wanted = {name: _several(f"{where}: {name}", value) for name, value in given.items()}
-    _all_known(f"{where}: view", wanted.get("view", ()), [view.name.lower() for view in View])
+    _all_known(f"{where}: view", wanted.get("view", ()), [view.word for view in View])
     return wanted
 
 

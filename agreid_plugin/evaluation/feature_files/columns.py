@@ -14,13 +14,13 @@ from agreid_plugin.data.datasets.files import shown
 from agreid_plugin.data.datasets.own import VIEW_WORDS
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.index.entries import Entry
-from agreid_plugin.types import UNKNOWN
+from agreid_plugin.types import UNKNOWN, view_word
 
 KIND = "agreid_plugin features"
 CHUNK = 4096  # images read together
 COLUMNS: dict[str, Callable[[Entry], Any]] = {
     "path": lambda entry: entry.path,
-    "view": lambda entry: "" if entry.view is None else entry.view.name.lower(),
+    "view": lambda entry: view_word(entry.view),
     "camera": lambda entry: entry.camera,
     "pid": lambda entry: entry.pid,
     "platform": lambda entry: entry.platform,

@@ -18,7 +18,7 @@ import numpy as np
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.inputs import FeatureArray, as_features, check_lengths
-from agreid_plugin.types import UNKNOWN, Record, View
+from agreid_plugin.types import UNKNOWN, Record, View, view_label, view_of
 
 FIELDS = ("path", "view", "camera", "pid", "platform", "time", "tags")
 """What is stored of an image, in this order."""
@@ -69,7 +69,7 @@ class Entry:
     @property
     def fields(self) -> tuple[str, int, int, int, str, float | None, str]:
         """The plain values, as they are stored: in the order of `FIELDS`: view as a number, tags as JSON."""
-        view = UNKNOWN if self.view is None else int(self.view)
+        view = view_label(self.view)
         return self.path, view, self.camera, self.pid, self.platform, self.time, self.tags_text
 
     @property
@@ -81,7 +81,7 @@ class Entry:
     def from_fields(cls, values: Sequence[Any]) -> Entry:
         """Return the entry of stored values."""
         path, view, camera, pid, platform, time, tags = values
-        return cls(path, None if view == UNKNOWN else View(view), camera, pid, platform, time, json.loads(tags))
+        return cls(path, view_of(view), camera, pid, platform, time, json.loads(tags))
 
 
 @dataclass(frozen=True)

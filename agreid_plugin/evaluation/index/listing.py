@@ -11,11 +11,11 @@ from pathlib import Path
 
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.files import existing, list_images, read_csv, refuse_leaving, shown
-from agreid_plugin.data.datasets.own import VIEW_WORDS
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.data.datasets.own import platform_in, view_named
+from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.index.entries import Entry
 from agreid_plugin.evaluation.index.where import parse_time
-from agreid_plugin.types import PLATFORMS, UNKNOWN, Record
+from agreid_plugin.types import UNKNOWN, Record
 
 COLUMNS = ("path", "view", "camera", "pid", "platform", "time")
 """Columns of a table that mean something of their own; the first has to be there."""
@@ -78,20 +78,18 @@ def _is_time(text: str) -> bool:
 
 def _of_row(where: str, folder: Path, values: dict[str, str], timed: bool) -> Entry:
     told = {name: values.get(name, "") for name in COLUMNS}
-    path, view = told["path"], told["view"].lower()
+    path, view = told["path"], told["view"]
     if not os.path.isabs(path):
         refuse_leaving(where, [path], "write such a path in full")
-    if view and view not in VIEW_WORDS:
-        raise unknown(f"{where}: view", told["view"], VIEW_WORDS)
     others = {name: text for name, text in values.items() if text and name and not name.startswith(CAPTION)}
     own = COLUMNS if timed else COLUMNS[:-1]
     with _said_of(where):
         return Entry(
             path=str(folder / path),
-            view=VIEW_WORDS[view] if view else None,
+            view=view_named(view) if view else None,
             camera=_number(told["camera"], "camera"),
             pid=_number(told["pid"], "pid"),
-            platform=told["platform"] or (view if view in PLATFORMS else ""),
+            platform=told["platform"] or platform_in(view),
             time=parse_time(told["time"]) if timed and told["time"] else None,
             tags={name: text for name, text in others.items() if name not in own},
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agreid_plugin.evaluation.pictures.style import DASHES, FAINT, MAP, OF_VIEW, PALETTE, figure, head, styled
-from agreid_plugin.types import UNKNOWN, View
+from agreid_plugin.types import UNKNOWN, view_of, view_word
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,10 +105,10 @@ def _views(axes: Axes, each: Shares) -> None:
     start = 0
     for view, members in groupby(each.cameras, key=lambda camera: camera[0]):
         count = len(list(members))
-        known = None if view == UNKNOWN else View(view)
+        known = view_of(view)
         span: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.plot((start + 0.1, start + count - 0.1), (-0.15, -0.15), color=OF_VIEW[known], lw=2.5, **span)
-        words = ["" if known is None else known.name.lower(), "cameras" if count >= SPACIOUS else ""]
+        words = [view_word(known), "cameras" if count >= SPACIOUS else ""]
         axes.text(start + count / 2, -0.18, " ".join(words).strip(), ha="center", va="top", fontsize=7, **span)
         start += count
 

@@ -14,7 +14,7 @@ import numpy as np
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.pictures.style import INK, MARKERS, PALETTE, REST, figure, head, styled
-from agreid_plugin.types import Record, View
+from agreid_plugin.types import Record, View, view_word
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +97,8 @@ def draw_planes(planes: Mapping[str, Plane], records: Sequence[Record], colored:
     ids = drawing.legend(handles=marks, title="identity", loc="outside right upper", title_fontsize=8)
     ids.get_frame().set_alpha(0)
     shapes = [
-        Line2D([], [], ls="", marker=MARKERS[view], ms=5, mfc="white", mec=INK, label=_word(view)) for view in views
+        Line2D([], [], ls="", marker=MARKERS[view], ms=5, mfc="white", mec=INK, label=view_word(view) or "unknown")
+        for view in views
     ]
     drawing.legend(handles=shapes, title="view", loc="outside right lower", title_fontsize=8)
     head(drawing, title)
@@ -118,7 +119,3 @@ def _draw_plane(axes: Axes, plane: Plane, records: Sequence[Record], colored: Se
     axes.set_yticks([])
     axes.spines[:].set_visible(True)
     axes.set_box_aspect(1)
-
-
-def _word(view: View | None) -> str:
-    return "unknown" if view is None else view.name.lower()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from PIL import Image
 
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.types import UNKNOWN, Record, View
+from agreid_plugin.types import UNKNOWN, Record, View, view_word
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +75,7 @@ def figure(width: float, height: float) -> Figure:
 
 def seen_from(record: Record) -> str:
     """Return an image's view and camera in words."""
-    view = "view unknown" if record.view is None else record.view.name.lower()
+    view = view_word(record.view) or "view unknown"
     return view if record.camera == UNKNOWN else f"{view}, cam {record.camera}"
 
 

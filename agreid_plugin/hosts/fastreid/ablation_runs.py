@@ -13,14 +13,16 @@ from fastreid.config import CfgNode, get_cfg
 
 from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.datasets.files import read_json
+from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import Metrics, covered, load_features, load_results
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.evaluation.test_sets import choose
 from agreid_plugin.hosts.fastreid.config import key_paths, load_config
 from agreid_plugin.hosts.fastreid.evaluator import comparison
+from agreid_plugin.hosts.run_checks import MARKER
 
-RECORD, FEATURES, EVALUATION, CHECKPOINT = "ablation_run.json", "features.npz", "eval", "last_checkpoint"
+RECORD, FEATURES, EVALUATION = "ablation_run.json", "features.npz", "eval"
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,8 @@ class Run:
         """Write what the run is and how it went."""
         about = {"row": self.row, "seed": self.seed, "config": str(self.config), "overrides": self.overrides}
         text = json.dumps({**about, **outcome, "settings": self.settings()}, indent=2)
-        unfinished = self.folder / f"unfinished-{RECORD}"
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        unfinished.replace(self.folder / RECORD)
+        with whole_file(self.folder / RECORD) as draft:
+            draft.write_text(text + "\n", encoding="utf-8")
 
     @property
     def trained(self) -> bool:
@@ -80,7 +81,7 @@ class Run:
     def check_folder(self) -> None:
         """Refuse a folder with another run than this one: its numbers would stand under a wrong name."""
         record, advice = self.record(), "name another --output, or delete the folder"
-        if not record and any((self.folder / name).exists() for name in (RESULTS, CHECKPOINT)):
+        if not record and any((self.folder / name).exists() for name in (RESULTS, MARKER)):
             raise InputError(f"{self.folder} holds a run that 'fastreid ablate' did not make; {advice}")
         before, now = record.get("settings", {}), self.settings() if record else {}
         for key in sorted(now.keys() | before.keys()):
@@ -94,7 +95,7 @@ class Run:
         """What is to be done, in words."""
         if self.trained:
             return "done" if self.done else "to evaluate"
-        return "to continue" if (self.folder / CHECKPOINT).exists() else "to train"
+        return "to continue" if (self.folder / MARKER).exists() else "to train"
 
     def metrics(self, protocols: Sequence[str]) -> dict[str, Metrics]:
         """Return the numbers under protocols (none: all) by full name, new ones from the features that were kept."""

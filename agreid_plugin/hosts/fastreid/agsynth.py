@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agreid_plugin.data.synth import on_demand
 from agreid_plugin.hosts.fastreid.config import Key, declare
-from agreid_plugin.hosts.fastreid.data import dataset_root, source_of
+from agreid_plugin.hosts.fastreid.datasets import dataset_of, dataset_root
 
 KEYS = (
     Key("DATASETS.AGSYNTH.IDS", 0, "Make AG-Synth with as many people if the dataset is missing; 0: never."),
@@ -20,7 +20,7 @@ def make_missing(cfg) -> None:
     wanted = cfg.DATASETS.AGSYNTH
     on_demand.make_missing(
         dataset_root(cfg),
-        {source_of(name) or name for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)},
+        {dataset_of(name) for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)},
         ids=wanted.IDS,
         images_per_id=wanted.IMAGES_PER_ID,
         size=wanted.SIZE,

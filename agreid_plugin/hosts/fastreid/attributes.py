@@ -6,19 +6,18 @@ A run keeps them in its configuration, so that its weights can be evaluated wher
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fastreid.data.datasets.bases import ImageDataset
 
-from agreid_plugin.data.attributes import AttributeSchema, choose, expanded
+from agreid_plugin.data.attributes import AttributeSchema, expanded
+from agreid_plugin.data.learned_attributes import check_labels, from_rows, of_datasets, require_described, to_rows
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config import Key, changed, declare, said_of
-from agreid_plugin.hosts.fastreid.datasets import RecordDataset, dataset_root, load_dataset, options_of, source_of
+from agreid_plugin.hosts.fastreid.datasets import RecordDataset, read_dataset, source_of
 from agreid_plugin.hosts.fastreid.methods import method_of
-from agreid_plugin.types import UNKNOWN
 
+KEY = "MODEL.SVPR.ATTRIBUTES"
 KEYS = (
     Key(
         "DATASETS.ATTRIBUTES",
@@ -32,7 +31,7 @@ KEYS = (
     ),
     Key("DATASETS.MISSING_ATTRIBUTES", False, "Learn although the attribute file lacks some training identities."),
     Key(
-        "MODEL.SVPR.ATTRIBUTES",
+        KEY,
         [],
         "SVPR-ReID: rows [name, [value, ...]]; empty: those of the training sets; [none]: no attributes.",
     ),
@@ -52,7 +51,7 @@ def schema_of(cfg) -> AttributeSchema | None:
     if cfg.MODEL.SVPR.ATTRIBUTES:
         return _written(cfg)
     ours = [name for name in cfg.DATASETS.NAMES if source_of(name)]
-    return _of_datasets(cfg, [load_dataset(name, dataset_root(cfg), [], **options_of(cfg, name)) for name in ours])
+    return _of_datasets(cfg, [read_dataset(cfg, name) for name in ours])
 
 
 def with_attributes(cfg):
@@ -63,8 +62,7 @@ def with_attributes(cfg):
 def with_schema(cfg):
     """Return the configuration with the attributes of `schema_of` in `MODEL.SVPR.ATTRIBUTES`."""
     schema = schema_of(cfg)
-    rows = NONE if schema is None else [[name, list(values)] for name, values in schema.groups.items()]
-    return changed(cfg, "MODEL.SVPR.ATTRIBUTES", list(rows))
+    return changed(cfg, KEY, list(NONE) if schema is None else to_rows(schema))
 
 
 def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
@@ -76,81 +74,35 @@ def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | 
     if not cfg.MODEL.SVPR.ATTRIBUTES:
         return _of_datasets(cfg, datasets)
     schema = _written(cfg)
-    ours = [dataset for dataset in datasets if isinstance(dataset, RecordDataset)]
-    if schema is not None:
-        if not cfg.DATASETS.MISSING_ATTRIBUTES:
-            for dataset in ours:
-                _check_described(dataset)
-        _count_known(schema, ours, sum(len(dataset.train) for dataset in datasets))
+    if schema is None:
+        return None
+    records = {dataset: [item.record for item in dataset.train] for dataset in _ours(datasets)}
+    for dataset in () if cfg.DATASETS.MISSING_ATTRIBUTES else records:
+        require_described(dataset.records, records[dataset], "DATASETS.MISSING_ATTRIBUTES True")
+    with said_of(KEY):
+        every = [record for found in records.values() for record in found]
+        check_labels(schema, every, sum(len(dataset.train) for dataset in datasets), _logger)
     return schema
 
 
-def _written(cfg) -> AttributeSchema | None:
-    rows, key = cfg.MODEL.SVPR.ATTRIBUTES, "MODEL.SVPR.ATTRIBUTES"
-    if list(rows) == NONE:
-        return None
-    groups = dict(_row(key, row) for row in rows)
-    if len(groups) < len(rows):
-        raise InputError(f"{key} names an attribute twice")
-    asked = expanded(cfg.DATASETS.ATTRIBUTES, groups)
-    if asked and asked != tuple(groups):
-        raise InputError(
-            f"DATASETS.ATTRIBUTES asks for {', '.join(asked)}, but {key} of this run has {', '.join(groups)}: empty one"
-        )
-    return AttributeSchema(groups)
+def _ours(datasets: Sequence[ImageDataset]) -> list[RecordDataset]:
+    return [dataset for dataset in datasets if isinstance(dataset, RecordDataset)]
 
 
-def _row(key: str, row: Any) -> tuple[str, tuple[str, ...]]:
-    match row:
-        case [str(name), [_, *_] as values]:
-            wrong = [value for value in values if not isinstance(value, str)]
-            if wrong:  # YAML reads No and 3 as other things than text
-                raise InputError(f"{key}: value {wrong[0]!r} of {name!r} is no text; put it in quotes")
-            if len(set(values)) < len(values):
-                raise InputError(f"{key}: {name!r} has a value twice")
-            return name, tuple(values)
-    raise InputError(f"{key} takes rows [name, [value, ...]], got {row!r}")
-
-
-def _of_datasets(cfg, datasets: Iterable[ImageDataset]) -> AttributeSchema | None:
-    groups: dict[str, tuple[str, ...]] = {}
-    unlike = set()
-    for dataset in datasets:
-        for name, values in dataset.records.schema.groups.items() if isinstance(dataset, RecordDataset) else ():
-            if groups.setdefault(name, values) != values:
-                unlike.add(name)
-    asked = expanded(cfg.DATASETS.ATTRIBUTES, groups)
-    if asked and not groups:
-        raise InputError(
-            f"DATASETS.ATTRIBUTES asks for {', '.join(asked)}, but {', '.join(cfg.DATASETS.NAMES)} has no attributes: "
-            "is its attribute file there?"
-        )
+def _of_datasets(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
     with said_of("DATASETS.ATTRIBUTES"):
-        schema = choose(AttributeSchema(groups), cfg.DATASETS.ATTRIBUTES)
-    for name in unlike.intersection(schema.names):
-        raise InputError(f"the training sets give the attribute {name!r} different values; train on one of them")
-    return schema if groups else None
+        return of_datasets([dataset.records for dataset in _ours(datasets)], cfg.DATASETS.ATTRIBUTES)
 
 
-def _check_described(dataset: RecordDataset) -> None:
-    undescribed = set(dataset.records.undescribed)
-    missing = sorted({item.record.pid for item in dataset.train} & undescribed)
-    if missing:
+def _written(cfg) -> AttributeSchema | None:
+    if list(cfg.MODEL.SVPR.ATTRIBUTES) == NONE:
+        return None
+    with said_of(KEY):
+        schema = from_rows(cfg.MODEL.SVPR.ATTRIBUTES)
+    asked = expanded(cfg.DATASETS.ATTRIBUTES, schema.groups)
+    if asked and asked != schema.names:
         raise InputError(
-            f"{dataset.records.attribute_file} lacks {len(missing)} training identities of {dataset.records.name}, for "
-            f"example {missing[0]}: complete it, or set DATASETS.MISSING_ATTRIBUTES True to learn from the others"
+            f"DATASETS.ATTRIBUTES asks for {', '.join(asked)}, but {KEY} of this run has {', '.join(schema.names)}: "
+            "empty one"
         )
-
-
-def _count_known(schema: AttributeSchema, datasets: Iterable[RecordDataset], images: int) -> None:
-    """Refuse values that the schema does not have, and tell how many labels there are to learn from."""
-    known: Counter[str] = Counter()
-    for record in (item.record for dataset in datasets for item in dataset.train):
-        with said_of(f"MODEL.SVPR.ATTRIBUTES lacks what {record.path} has"):
-            labels = schema.encode(record)
-        known.update(name for name, label in zip(schema.names, labels, strict=True) if label != UNKNOWN)
-    share = 100 * sum(known.values()) / max(len(schema) * images, 1)
-    _logger.info("%d attributes, known of %.1f %% of the training images", len(schema), share)
-    never = [name for name in schema.names if not known[name]]
-    if never:
-        _logger.warning("no training image tells %s: nothing is learned of it", ", ".join(never))
+    return schema

@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agreid_plugin.errors import require_known
-from agreid_plugin.hosts.fastreid.measuring import CLIP_MODELS, Measurement, Setting, measure, table
+from agreid_plugin.hosts.fastreid.measuring import (
+    CLIP_MODELS,
+    DRAWS,
+    Measurement,
+    Setting,
+    measure,
+    table,
+    training_step,
+)
 from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.methods.tag_clip import TAGCLIP, HRMoEBlock
@@ -109,28 +118,14 @@ def _image_tower(setting: ExpertSetting, densely: bool) -> Callable[[], Tensor]:
     method, images = _method(setting, densely).requires_grad_(False), _batch(setting).images
 
     def run() -> Tensor:
-        torch.manual_seed(3)
+        torch.manual_seed(DRAWS)
         return method.image(images).tokens
 
     return run
 
 
 def _training_step(setting: ExpertSetting, densely: bool) -> Callable[[], Tensor]:
-    """Both towers forward, losses and backward; gives the losses and the norm of every gradient."""
-    method, batch = _method(setting, densely), _batch(setting)
-
-    def step() -> Tensor:
-        torch.manual_seed(3)
-        method.zero_grad()
-        terms = list(method.losses(method(batch), batch).values())
-        sum(terms).backward()
-        return torch.stack([*(term.detach() for term in terms), *_norms(method)])
-
-    return step
-
-
-def _norms(method: nn.Module) -> list[Tensor]:
-    return [parameter.grad.norm() for parameter in method.parameters() if parameter.grad is not None]
+    return partial(training_step, _method(setting, densely), _batch(setting))
 
 
 TASKS = {"experts alone": _experts, "image tower": _image_tower, TRAINING: _training_step}

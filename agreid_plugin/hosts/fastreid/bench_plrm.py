@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 
 import torch
-from tabulate import tabulate
 from torch import Generator, Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import rotate
 
 from agreid_plugin.data.augment import PLRM
 from agreid_plugin.data.augment.base import draw_angles
-from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid.measuring import Timed, require_at_least, table, timed
 
 SEED = 0
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What the fastest run of one way took, and what came of it."""
-
-    seconds: float
-    cpu: float  # seconds, which other processes disturb less
-    outputs: Tensor
 
 
 def bench_plrm(images: int = 64, size: tuple[int, int] = (256, 128), repeats: int = 5) -> Iterator[str]:
@@ -37,15 +25,13 @@ def bench_plrm(images: int = 64, size: tuple[int, int] = (256, 128), repeats: in
         size: rows and columns of an image.
         repeats: how often to run each; the fastest counts.
     """
-    for name, value in (("images", images), ("repeats", repeats)):
-        if value < 1:
-            raise InputError(f"{name}={value} should be 1 or more")
+    require_at_least(images=(images, 1), repeats=(repeats, 1))
     plrm = PLRM()
     batch = torch.rand(images, 3, *size, generator=Generator().manual_seed(1))
     selected, _ = _draws(plrm, batch)
     told = f"{images} images of {size[0]}x{size[1]}, {torch.get_num_threads()} threads, best of {repeats}"
     yield f"PLRM at its default settings, {told}: {int(selected.sum())} of {selected.numel()} patches change"
-    ours, loop = _measure(partial(_ours, plrm, batch), repeats), _measure(partial(_loop, plrm, batch), repeats)
+    ours, loop = (timed(partial(way, plrm, batch), repeats) for way in (_ours, _loop))
     yield _table(ours, loop, images)
     difference = (ours.outputs - loop.outputs).abs().max()
     yield f"largest difference of a pixel: {difference:.1e}, where pixels go from 0 to 1"
@@ -73,17 +59,7 @@ def _draws(plrm: PLRM, images: Tensor) -> tuple[Tensor, Tensor]:
     return selected, draw_angles(selected.shape, plrm.theta_max, images.device, generator)
 
 
-def _measure(run: Callable[[], Tensor], repeats: int) -> Measurement:
-    times, cpu_times = [], []
-    for _ in range(repeats):
-        start, cpu_start = time.perf_counter(), time.process_time()
-        outputs = run()
-        times.append(time.perf_counter() - start)
-        cpu_times.append(time.process_time() - cpu_start)
-    return Measurement(min(times), min(cpu_times), outputs)
-
-
-def _table(ours: Measurement, loop: Measurement, images: int) -> str:
+def _table(ours: Timed, loop: Timed, images: int) -> str:
     rows = [
         [
             name,
@@ -96,6 +72,4 @@ def _table(ours: Measurement, loop: Measurement, images: int) -> str:
         for name, entry in (("ours", ours), ("loop over patches", loop))
     ]
     head = ["", "ms a batch", "", "CPU ms", "", "images/s"]
-    align = ("left", *["right"] * (len(head) - 1))
-    table = tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=align)
-    return f"{table}\nx: times ours; CPU: which other processes disturb less"
+    return f"{table(rows, head)}\nx: times ours; CPU: which other processes disturb less"

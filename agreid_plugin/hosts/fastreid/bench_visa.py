@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.hosts.fastreid.measuring import Measurement, VariantSetting, measure, table
+from agreid_plugin.hosts.fastreid.measuring import Measurement, VariantSetting, measure, table, training_step
 from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.methods.visa import ViSA, ViSABackbone, build_backbone, literal
@@ -91,17 +91,7 @@ def _forward(setting: VariantSetting, literally: bool) -> Callable[[], Tensor]:
 
 
 def _training_step(setting: VariantSetting, literally: bool) -> Callable[[], Tensor]:
-    """Forward, losses and backward; gives the losses and the norm of every gradient."""
-    method, batch = _method(setting, literally).train(), _batch(setting)
-
-    def step() -> Tensor:
-        method.zero_grad()
-        terms = list(method.losses(method(batch), batch).values())
-        sum(terms).backward()
-        gradients = [parameter.grad for parameter in method.parameters() if parameter.grad is not None]
-        return torch.stack([*(term.detach() for term in terms), *(gradient.norm() for gradient in gradients)])
-
-    return step
+    return partial(training_step, _method(setting, literally).train(), _batch(setting))
 
 
 def _graphs(setting: VariantSetting, literally: bool) -> Callable[[], Tensor]:

@@ -11,13 +11,14 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torchvision.transforms import RandomApply
 
 from agreid_plugin.data.samplers import ViewBalancedIdentities
+from agreid_plugin.hosts import HOSTS
 from agreid_plugin.hosts.fastreid import config, data
 from agreid_plugin.hosts.fastreid.losses import HOST_LOSSES, LOSSES, HostLoss, LossEntry
 from agreid_plugin.hosts.fastreid.transforms import HOST, HOST_SWITCHES, TRANSFORMS, Registered
-from agreid_plugin.hosts.inventory import HOST_NAMES, Entry, entries_of, first_sentence, owner_of
+from agreid_plugin.hosts.inventory import Entry, entries_of, first_sentence, owner_of
 from agreid_plugin.losses import OnFeatures, OnLogits
 
-HOST_OWNER = HOST_NAMES["fastreid"]
+HOST_OWNER = HOSTS["fastreid"]
 HOST_TRANSFORMS = (HOST, "Resize", "ToTensor", *HOST_SWITCHES)
 ALL_OF_THE_HOSTS = "What the host's own keys of INPUT switch on, in the host's order."
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from agreid_plugin.data.random_states import random_state
-from agreid_plugin.errors import first_line
+from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.checkpointing import (
     of_another,
     read_newest,
@@ -130,6 +130,8 @@ def _give(name: str, part: Any, state: Any) -> None:
             continue_schedule(part, state)
         else:
             part.load_state_dict(state)
+    except InputError:
+        raise
     except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
         raise of_another(name, first_line(error)) from None
     if isinstance(part, Optimizer):

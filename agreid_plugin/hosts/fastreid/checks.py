@@ -15,7 +15,7 @@ from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import platform_of, view_of
+from agreid_plugin.hosts.fastreid.data import item_platform, item_view
 from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.hosts.fastreid.losses import check_losses
 from agreid_plugin.hosts.fastreid.solver import check_solver
@@ -31,12 +31,14 @@ VIT_DEPTHS = ("small", "base")
 def check_config(cfg) -> None:
     """Check what can be told from the configuration alone."""
     _check_names(cfg)
+    _check_datasets(cfg)
     check_losses(cfg)
     check_pipeline(cfg.INPUT.PIPELINE)
     check_text(cfg)
     check_solver(cfg)
     _check_numbers(cfg)
-    _check_model(cfg)
+    _check_pretrained(cfg.MODEL.BACKBONE)
+    _check_host_models(cfg)
 
 
 def _check_names(cfg) -> None:
@@ -57,6 +59,9 @@ def _check_names(cfg) -> None:
         for name in names:
             if name not in known:
                 raise unknown(key, name, known)
+
+
+def _check_datasets(cfg) -> None:
     for key, names in (("DATASETS.NAMES", cfg.DATASETS.NAMES), ("DATASETS.TESTS", cfg.DATASETS.TESTS)):
         if not names:
             raise InputError(f"{key} is empty: name at least one dataset")
@@ -91,17 +96,20 @@ def _check_numbers(cfg) -> None:
             raise InputError(f"{key} is {value}; use 0 for {zero}")
 
 
-def _check_model(cfg) -> None:
-    backbone = cfg.MODEL.BACKBONE
+def _check_pretrained(backbone) -> None:
     if backbone.PRETRAIN and not backbone.PRETRAIN_PATH:
         raise InputError(
             "MODEL.BACKBONE.PRETRAIN is True but PRETRAIN_PATH is empty: nothing is downloaded, name the weight file"
         )
     if backbone.PRETRAIN and not os.path.isfile(backbone.PRETRAIN_PATH):
         raise InputError(f"MODEL.BACKBONE.PRETRAIN_PATH {backbone.PRETRAIN_PATH} does not exist")
-    if backbone.NAME == "build_vit_backbone":
-        if backbone.DEPTH not in VIT_DEPTHS:
-            raise unknown("MODEL.BACKBONE.DEPTH of build_vit_backbone", backbone.DEPTH, VIT_DEPTHS)
+
+
+def _check_host_models(cfg) -> None:
+    """Check what the host's own models need and do not check."""
+    if cfg.MODEL.BACKBONE.NAME == "build_vit_backbone":
+        if cfg.MODEL.BACKBONE.DEPTH not in VIT_DEPTHS:
+            raise unknown("MODEL.BACKBONE.DEPTH of build_vit_backbone", cfg.MODEL.BACKBONE.DEPTH, VIT_DEPTHS)
         if list(cfg.INPUT.SIZE_TRAIN) != list(cfg.INPUT.SIZE_TEST):
             raise InputError(
                 f"build_vit_backbone needs one image size: INPUT.SIZE_TRAIN is {list(cfg.INPUT.SIZE_TRAIN)}, "
@@ -132,7 +140,7 @@ def _check_teachers(cfg) -> None:
 def check_training_views(model: torch.nn.Module, train_set) -> None:
     """Check that a method which learns from views, or from platforms, knows that of every training image."""
     method = plain(model)
-    for field, label_of in (("views", view_of), ("platforms", platform_of)):
+    for field, label_of in (("views", item_view), ("platforms", item_platform)):
         if field not in getattr(method, "training_inputs", ()):
             continue
         unknown_ones = [str(item[0]) for item in train_set.img_items if label_of(item) == UNKNOWN]

@@ -70,6 +70,11 @@ class CLIPReID(HostMethod, clip_reid.CLIPReID):
         return [PromptStage(cfg)]
 
     @classmethod
+    def skip_stages(cls, model: clip_reid.CLIPReID) -> None:
+        """Have texts of prompts as they were drawn."""
+        model.keep_texts()
+
+    @classmethod
     def weight_files(cls, cfg) -> dict[str, str]:
         """Return the prompts of an earlier run."""
         return {"prompts": cfg.MODEL.CLIP_REID.STAGE1.PROMPTS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from ast import literal_eval
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,10 +13,12 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+import torch
 from fastreid.config import CfgNode, defaults, get_cfg
 
 from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, did_you_mean
+from agreid_plugin.hosts.fastreid.config_values import coerced
 
 BASE_KEY = "_BASE_"
 
@@ -48,11 +50,7 @@ KEYS = (
     Key("DATASETS.OWN.AERIAL_CAMERAS", [], "Datasets `folder` and `csv`: cameras in the air, if no view is given."),
     Key("INPUT.PIPELINE", [], "Transforms by name in order, `host` for the host's own; empty: the host's own alone."),
     Key("SOLVER.AMP.ON_CPU", False, "Run mixed precision on a CPU too, where it is usually many times slower."),
-    Key(
-        "SOLVER.WARMUP_EPOCHS",
-        0,
-        "Epochs of warm-up; 0: the iterations that SOLVER.WARMUP_ITERS says.",
-    ),
+    Key("SOLVER.WARMUP_EPOCHS", 0, "Epochs of warm-up; 0: the iterations that SOLVER.WARMUP_ITERS says."),
     Key("SOLVER.KEEP_CHECKPOINTS", 3, "The last checkpoints that stay beside the best and the final one; 0: all."),
     Key("SOLVER.CHECKPOINT_ITERS", 0, "Iterations between two checkpoints within an epoch; 0: none there."),
     Key("SOLVER.LOG_PERIOD", 20, "Iterations between two lines of progress in logs, metrics.json and TensorBoard."),
@@ -117,6 +115,12 @@ def changed(cfg: CfgNode, key: str, value: Any) -> CfgNode:
     if cfg.is_frozen():
         copy.freeze()
     return copy
+
+
+def use_cpu_without_gpu(cfg: CfgNode) -> None:
+    """Set `MODEL.DEVICE` to the CPU where it asks for a GPU and there is none."""
+    if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
+        cfg.MODEL.DEVICE = "cpu"
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
@@ -223,7 +227,7 @@ def _set(cfg: CfgNode, path: str, value: Any, where: str) -> None:
     if isinstance(node[name], CfgNode):
         raise InputError(f"{where}: {path} is a group of keys ({', '.join(node[name])}), not a value")
     default = [_entries[path]] if path in _entries and not node[name] else node[name]
-    node[name] = _coerced(value, default, f"{where}: key {path}")
+    node[name] = coerced(value, default, f"{where}: key {path}")
 
 
 def _nearest_key(path: str, cfg: CfgNode) -> str:
@@ -236,54 +240,3 @@ def _nearest_key(path: str, cfg: CfgNode) -> str:
     by_name = {key.rsplit(".", 1)[-1]: key for key in keys}
     near = get_close_matches(name, by_name, n=1)
     return f" (did you mean {by_name[near[0]]}?)" if near else ""
-
-
-def _coerced(value: Any, default: Any, where: str) -> Any:
-    """Return `value` as the default's type, where nothing is lost by it."""
-    if isinstance(default, bool) or isinstance(value, bool) or value is None:
-        if type(value) is type(default):
-            return value
-    elif isinstance(default, float):
-        if isinstance(value, int | float):
-            return float(value)
-        if isinstance(value, str) and isinstance(number := _number(value), float):
-            return number
-    elif isinstance(default, int):
-        if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-            return int(value)
-    elif isinstance(default, list | tuple):
-        if isinstance(value, list | tuple):
-            kind = _kind_of_all(default)
-            return type(default)(value if kind is None else [_coerced(each, kind, where) for each in value])
-    elif isinstance(value, type(default)):
-        return value
-    raise InputError(f"{where} takes {_described(default)}, got {value!r}")
-
-
-def _kind_of_all(values: Sequence[Any]) -> Any:
-    """Return an entry of a list that tells the kind of all, with a point if one number has it; None if none does."""
-    kinds = {type(value) for value in values}
-    if kinds == {int, float}:
-        return next(value for value in values if isinstance(value, float))
-    return values[0] if len(kinds) == 1 and kinds <= {int, float, str} else None
-
-
-def _number(text: str) -> float | None:
-    """Read `3e-4`, which YAML takes for text as it has no point."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _described(default: Any) -> str:
-    kinds = {
-        bool: "True or False",
-        float: "a number",
-        int: "a whole number",
-        str: "text",
-        list: "a list",
-        tuple: "a list",
-    }
-    kind = kinds.get(type(default), type(default).__name__)
-    return f"{kind}, for example {default!r}" if not isinstance(default, bool) and default not in ("", [], ()) else kind

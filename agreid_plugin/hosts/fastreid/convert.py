@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 from fastreid.modeling import build_model
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor
 
 from agreid_plugin.data.whole_files import whole_file
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.heads import OURS
+from agreid_plugin.hosts.fastreid.released import Released
 from agreid_plugin.hosts.weights import read_state
 from agreid_plugin.methods.conversion import CONVERTERS, Converted
 
@@ -29,65 +29,9 @@ COUNTED = ("head.classifier.weight", "classifier.weight")
 """Those that tell the number of identities."""
 PREDICTOR = "view_predictor."
 
-NEEDED = {
-    "vdt": {"MODEL.META_ARCHITECTURE": "VDT", "MODEL.HEADS.NAME": OURS},
-    "visa": {
-        "MODEL.META_ARCHITECTURE": "ViSA",
-        "MODEL.VISA.VARIANT": "released",
-        "MODEL.VISA.VAB": True,
-        "MODEL.VISA.ETGM": True,
-        "MODEL.VISA.DLFM": True,
-        "MODEL.HEADS.NAME": OURS,
-    },
-    "svpr": {
-        "MODEL.META_ARCHITECTURE": "SVPR",
-        "MODEL.SVPR.VARIANT": "released",
-        "MODEL.SVPR.VDFE": True,
-        "MODEL.SVPR.ASMOE": True,
-        "MODEL.SVPR.CVPR": True,
-        "MODEL.HEADS.NAME": OURS,
-    },
-    "tag-clip": {
-        "MODEL.META_ARCHITECTURE": "TAGCLIP",
-        "MODEL.TAG_CLIP.BLOCK": "hr_moe",
-        "MODEL.TAG_CLIP.TSE": True,
-        "MODEL.TAG_CLIP.ID_LOSS": True,
-        "MODEL.TAG_CLIP.OBJECTIVE": "itc",
-    },
-}
-"""What a configuration must say to be of the released model."""
-
 PIXELS = ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")
-UNSTORED = {
-    "vdt": PIXELS,
-    "visa": ("MODEL.VISA.TOP_K", "MODEL.VISA.NEIGHBORS", *PIXELS),
-    "svpr": (
-        *("MODEL.CLIP.NAME", "MODEL.CLIP.QUICK_GELU", "MODEL.SVPR.STAGES", "MODEL.SVPR.KEEP"),
-        *("MODEL.SVPR.ATTRIBUTE_RATIO", "MODEL.SVPR.VIEW_WORDS.CCTV", "MODEL.SVPR.VIEW_WORDS.WEARABLE"),
-        *("MODEL.SVPR.VIEW_WORDS.UAV", *PIXELS),
-    ),
-    "tag-clip": (
-        *("MODEL.CLIP.NAME", "MODEL.CLIP.QUICK_GELU", "MODEL.TAG_CLIP.TOP_K", "MODEL.TAG_CLIP.EXCLUSIVE"),
-        *("MODEL.TAG_CLIP.TSE_SHARE", *PIXELS),
-    ),
-}
-"""What features depend on and no file of weights tells."""
-
+"""What features of every model depend on and no file of weights tells."""
 SIZE = "MODEL.BACKBONE.DEPTH, or the keys of MODEL.VIT and MODEL.CLIP"
-CLIP_GRID = "MODEL.BACKBONE.STRIDE_SIZE, MODEL.CLIP.PATCH_SIZE or INPUT.SIZE_TRAIN"
-CAUSES = (
-    ("visual.positional_embedding", CLIP_GRID),
-    ("cvpr.local_weight", CLIP_GRID),
-    ("text.positional_embedding", "MODEL.CLIP.TEXT_LENGTH"),
-    ("experts.c_", "MODEL.TAG_CLIP.EXPERTS"),
-    ("feature_router.", "MODEL.TAG_CLIP.EXPERTS"),
-    ("image_local.", "MODEL.TAG_CLIP.TSE_WIDTH"),
-    ("vit.pos_embed", "MODEL.BACKBONE.STRIDE_SIZE, MODEL.VIT.PATCH_SIZE or INPUT.SIZE_TRAIN"),
-    ("vit.patch_embed", "MODEL.VIT.PATCH_SIZE"),
-    ("queries.experts.tokens", "MODEL.VISA.TOKENS or MODEL.VISA.EXPERTS"),
-    ("queries.", "MODEL.VISA.EXPERTS"),
-)
-"""Part of a tensor's name, and the keys that its shape comes from where its width is right."""
 
 
 @dataclass(frozen=True)
@@ -115,23 +59,25 @@ def convert(method: str, released: str | Path, config: str | Path, out: str | Pa
     """
     released, out = Path(released), Path(out)
     _check_out(out)
-    cfg = _configured(method, config)
+    architecture, model = _released(method)
+    cfg = _configured(config, method, {"MODEL.META_ARCHITECTURE": architecture, **model.settings})
     source = read_state(released)
     try:
         converted = CONVERTERS[method](source)
     except InputError as error:
         raise InputError(f"{released}: {error}") from None
     try:
-        fit = _fitted(converted.state, _wanted(cfg, converted.state))
+        fit = _fitted(converted.state, _wanted(cfg, converted.state), model.shapes)
     except InputError as error:
         raise InputError(f"{released} and {config}: {error}") from None
+    unstored = [f"{key} {attrgetter(key)(cfg)}" for key in (*model.unstored, *PIXELS)]
     _write(out, {"model": fit.state, "source": {"file": released.name, "method": method}})
     return [
         f"{out}: {_counted(fit.state)}, made of {len(source) - len(converted.dropped)} of the {len(source)} tensors "
         f"in {released.name}",
         *_dropped(converted, source),
         *_initial(fit.initial),
-        f"not in the file, so as {config} has it: {', '.join(f'{key} {_value(cfg, key)}' for key in UNSTORED[method])}",
+        f"not in the file, so as {config} has it: {', '.join(unstored)}",
     ]
 
 
@@ -144,20 +90,25 @@ def _check_out(out: Path) -> None:
         raise InputError(f"--out {out}: its folder does not exist")
 
 
-def _configured(method: str, config: str | Path):
+def _released(method: str) -> tuple[str, Released]:
+    """Return the name of a method's meta-architecture, and what it says of the released model."""
+    for name, architecture in META_ARCH_REGISTRY._obj_map.items():
+        released = getattr(architecture, "released", None)
+        if released is not None and released.name == method:
+            return name, released
+    raise unknown("method", method, CONVERTERS)
+
+
+def _configured(config: str | Path, method: str, settings: Mapping[str, Any]):
     """Read the configuration, and refuse one that is not of the released model."""
     cfg = load_config(config)
-    for key, value in NEEDED[method].items():
-        found = _value(cfg, key)
+    for key, value in settings.items():
+        found = attrgetter(key)(cfg)
         if found != value:
             raise InputError(f"{config}: {key} is {found}, which is not the released {method}: set {key} {value}")
     cfg.MODEL.BACKBONE.PRETRAIN = False
     checks.check_config(cfg)
     return cfg
-
-
-def _value(cfg, key: str) -> Any:
-    return reduce(getitem, key.split("."), cfg)
 
 
 def _wanted(cfg, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -169,7 +120,7 @@ def _wanted(cfg, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return build_model(cfg).state_dict()
 
 
-def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Fit:
+def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], shapes: Mapping[str, str]) -> Fit:
     """Fit converted tensors into the model's, all but the optional ones."""
     without_place = [name for name in state if name not in wanted]
     if without_place:
@@ -184,7 +135,7 @@ def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Fit:
         elif not _is_classifier(name, value, wanted[name]):
             raise InputError(
                 f"{name} is {tuple(value.shape)} in the file, but {tuple(wanted[name].shape)} in the configured model: "
-                f"check {_cause(name, value, wanted[name])}"
+                f"check {_cause(name, value, wanted[name], shapes)}"
             )
     initial = {name: value for name, value in wanted.items() if name not in fitting}
     missing = [name for name in initial if not CLASSIFIER.fullmatch(name) and not name.startswith(PREDICTOR)]
@@ -201,13 +152,11 @@ def _is_classifier(name: str, value: Tensor, wanted: Tensor) -> bool:
     return bool(CLASSIFIER.fullmatch(name)) and value.shape[1:] == wanted.shape[1:]
 
 
-def _cause(name: str, value: Tensor, wanted: Tensor) -> str:
+def _cause(name: str, value: Tensor, wanted: Tensor, shapes: Mapping[str, str]) -> str:
     """Name the configuration keys that a tensor's shape most likely comes from."""
-    if value.shape[-1:] == wanted.shape[-1:] or "patch_embed" in name:
-        for part, keys in CAUSES:
-            if part in name:
-                return keys
-    return SIZE
+    if value.shape[-1:] != wanted.shape[-1:] and "patch_embed" not in name:
+        return SIZE
+    return next((keys for part, keys in shapes.items() if part in name), SIZE)
 
 
 def _write(out: Path, content: dict) -> None:

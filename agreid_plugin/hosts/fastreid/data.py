@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from fastreid.data import samplers
 from fastreid.data.common import CommDataset
+from fastreid.data.datasets.bases import ImageDataset
 from fastreid.utils import comm
 from PIL import Image
 from torch import Tensor
@@ -22,19 +23,12 @@ from agreid_plugin.data.numbered import NumberedBatches, drawn_by_number
 from agreid_plugin.data.samplers import EndlessViewBalancedSampler
 from agreid_plugin.hosts.fastreid.adapter import host_collate
 from agreid_plugin.hosts.fastreid.attributes import training_schema
-from agreid_plugin.hosts.fastreid.datasets import (
-    RecordDataset,
-    RecordItem,
-    dataset_root,
-    load_dataset,
-    options_of,
-    source_of,
-)
+from agreid_plugin.hosts.fastreid.datasets import RecordDataset, RecordItem, read_dataset, source_of
 from agreid_plugin.hosts.fastreid.loader import DeviceLoader
 from agreid_plugin.hosts.fastreid.text_data import training_captions
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.hosts.interruption import leave_to_the_main_process
-from agreid_plugin.types import UNKNOWN, Record, platform_label
+from agreid_plugin.types import UNKNOWN, Record, platform_label, view_label
 
 _logger = logging.getLogger("fastreid.data")
 
@@ -78,8 +72,8 @@ class ReIDDataset(CommDataset):
             image=self.transform(image),
             pid=self.pid_dict[pid] if self.relabel else pid,
             camera=self.cam_dict[camera] if self.relabel else camera,
-            view=view_of(item),
-            platform=platform_of(item),
+            view=item_view(item),
+            platform=item_platform(item),
             attributes=self.schema.encode(record.attributes if record else {}) if self.schema else None,
             tokens=self.tokenize(record) if self.tokenize else None,
             path=path,
@@ -87,16 +81,15 @@ class ReIDDataset(CommDataset):
 
     def _labels_of(self, index: int) -> Labels:
         item = self.img_items[index]
-        return Labels(item[0], item[1], view_of(item))
+        return Labels(item[0], item[1], item_view(item))
 
 
-def view_of(item: tuple) -> int:
+def item_view(item: tuple) -> int:
     """Return the view of an item, `UNKNOWN` where nobody knows."""
-    view = item.record.view if isinstance(item, RecordItem) else None
-    return UNKNOWN if view is None else int(view)
+    return view_label(item.record.view) if isinstance(item, RecordItem) else UNKNOWN
 
 
-def platform_of(item: tuple) -> int:
+def item_platform(item: tuple) -> int:
     """Return what carries an item's camera, `UNKNOWN` where nobody knows."""
     return platform_label(item.record.platform) if isinstance(item, RecordItem) else UNKNOWN
 
@@ -105,30 +98,26 @@ def fingerprints(cfg) -> dict[str, str]:
     """Return what tells the copies of our datasets in `cfg` from others, by registered name."""
     names = {name: source_of(name) for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS) if source_of(name)}
     one_of_each = {source: name for name, source in names.items()}  # a dataset is read once for all its protocols
-    by_source = {
-        source: load_dataset(name, dataset_root(cfg), [], **options_of(cfg, name)).fingerprint
-        for source, name in one_of_each.items()
-    }
+    by_source = {source: read_dataset(cfg, name).fingerprint for source, name in one_of_each.items()}
     return {name: by_source[source] for name, source in names.items()}
 
 
-def training_items(cfg) -> tuple[list[tuple], list]:
+def training_items(cfg) -> tuple[list[tuple], list[ImageDataset]]:
     """Return the images to train on, and the datasets that they are of."""
-    datasets = []
-    for name in cfg.DATASETS.NAMES:
-        options = {"combineall": cfg.DATASETS.COMBINEALL, **options_of(cfg, name)}
-        datasets.append(load_dataset(name, dataset_root(cfg), ["train"], **options))
+    datasets = [training_set(cfg, name) for name in cfg.DATASETS.NAMES]
     return [item for dataset in datasets for item in dataset.train], datasets
+
+
+def training_set(cfg, name: str) -> ImageDataset:
+    """Return a registered dataset to train on."""
+    return read_dataset(cfg, name, ["train"], combineall=cfg.DATASETS.COMBINEALL)
 
 
 def build_train_loader(cfg) -> DeviceLoader:
     """Build the training loader of `cfg`."""
     items, datasets = training_items(cfg)
-    for name, dataset in zip(cfg.DATASETS.NAMES, datasets, strict=True):
-        if comm.is_main_process():
-            dataset.show_train()
-            for note in dataset.records.notes if isinstance(dataset, RecordDataset) else ():
-                _logger.info("%s: %s", name, note)
+    if comm.is_main_process():
+        _show(dict(zip(cfg.DATASETS.NAMES, datasets, strict=True)))
     schema = training_schema(cfg, datasets)
     items, tokenize = training_captions(cfg, items, datasets)
     train_set = ReIDDataset(
@@ -143,6 +132,13 @@ def build_train_loader(cfg) -> DeviceLoader:
     seed = cfg.SEED if cfg.SEED >= 0 else comm.shared_random_seed()
     batches = NumberedBatches(build_sampler(cfg, items), per_process, seed, comm.get_rank())
     return _loader(cfg, train_set, batches)
+
+
+def _show(datasets: Mapping[str, ImageDataset]) -> None:
+    for name, dataset in datasets.items():
+        dataset.show_train()
+        for note in dataset.records.notes if isinstance(dataset, RecordDataset) else ():
+            _logger.info("%s: %s", name, note)
 
 
 def build_test_loader(cfg, records: Sequence[Record], bad_images: str = "error") -> DeviceLoader:
@@ -193,7 +189,7 @@ def build_sampler(cfg, items: Sequence[tuple]) -> Sampler:
     if name == "ViewBalancedIdentitySampler":
         return EndlessViewBalancedSampler(
             [item[1] for item in items],
-            [view_of(item) for item in items],
+            [item_view(item) for item in items],
             batch,
             per_identity,
             seed=comm.shared_random_seed(),

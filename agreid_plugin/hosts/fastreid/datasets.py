@@ -20,6 +20,7 @@ from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets import DATASETS, load
 from agreid_plugin.data.protocols import Protocol, expressible_by_camera, host_camera, protocols, select
 from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.hosts.surroundings import default_root
 from agreid_plugin.types import Record
 
 _logger = logging.getLogger("fastreid.data")
@@ -102,7 +103,12 @@ class RecordDataset(ImageDataset):
 
 def dataset_root(cfg) -> str:
     """Return the folder that holds the datasets."""
-    return cfg.DATASETS.ROOT or os.environ.get("FASTREID_DATASETS", "datasets")
+    return cfg.DATASETS.ROOT or default_root()
+
+
+def read_dataset(cfg, name: str, parts: Sequence[str] = (), **kwargs: Any) -> ImageDataset:
+    """Read a registered dataset from where and as the configuration says, see `load_dataset`."""
+    return load_dataset(name, dataset_root(cfg), parts, **options_of(cfg, name), **kwargs)
 
 
 def load_dataset(name: str, root: str, parts: Sequence[str], **kwargs: Any) -> ImageDataset:
@@ -138,21 +144,24 @@ def source_of(name: str) -> str | None:
     return factory.protocol.dataset if isinstance(factory, type) and issubclass(factory, RecordDataset) else None
 
 
+def dataset_of(name: str) -> str:
+    """Return which dataset a registered name stands for, one of the host's by that name itself."""
+    return source_of(name) or name
+
+
 def options_of(cfg, name: str) -> dict[str, Any]:
     """Return what a dataset of ours takes from the configuration besides its root; nothing for one of the host's."""
-    source = source_of(name)
+    source, own = source_of(name), cfg.DATASETS.OWN
     if source is None:
         return {}
-    options: dict[str, Any] = {"attribute_level": cfg.DATASETS.ATTRIBUTE_LEVEL} if source == "CP2108" else {}
-    if source in ("folder", "csv"):
-        keys = cfg.DATASETS.OWN
-        options = {"aerial_cameras": tuple(keys.AERIAL_CAMERAS)}
-        if source == "folder":
-            options |= {
-                "identity_folders": keys.IDENTITY_FOLDERS,
-                **({"pattern": keys.PATTERN} if keys.PATTERN else {}),
-            }
-    return {"skip_bad_names": cfg.DATASETS.SKIP_BAD_NAMES, "options": options}
+    cameras = {"aerial_cameras": tuple(own.AERIAL_CAMERAS)}
+    pattern = {"pattern": own.PATTERN} if own.PATTERN else {}
+    of_parsers: dict[str, dict[str, Any]] = {
+        "CP2108": {"attribute_level": cfg.DATASETS.ATTRIBUTE_LEVEL},
+        "csv": cameras,
+        "folder": {**cameras, **pattern, "identity_folders": own.IDENTITY_FOLDERS},
+    }
+    return {"skip_bad_names": cfg.DATASETS.SKIP_BAD_NAMES, "options": of_parsers.get(source, {})}
 
 
 def host_name(dataset: str, protocol: str = "") -> str:

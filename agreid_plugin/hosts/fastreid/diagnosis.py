@@ -31,17 +31,14 @@ def diagnose() -> list[Finding]:
 
 
 def _modules_import() -> Finding:
-    failed = {}
-    names = list(host_modules())
+    failed, names = [], list(host_modules())
     for name in names:
         try:
             importlib.import_module(name)
         except Exception as error:
-            failed[name] = f"{name} ({error})"
+            failed.append(f"{name} ({error})")
     if failed:
-        return Finding(
-            False, f"{len(failed)} of the host's {len(names)} modules do not import: {'; '.join(failed.values())}"
-        )
+        return Finding(False, f"{len(failed)} of the host's {len(names)} modules do not import: {'; '.join(failed)}")
     return Finding(True, f"all {len(names)} modules of the host import")
 
 

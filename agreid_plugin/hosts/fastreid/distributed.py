@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from fastreid.utils import comm
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from agreid_plugin.hosts.process_group import default_backend, member, prepare
@@ -26,6 +26,13 @@ class AnyDeviceDataParallel(DistributedDataParallel):
 def plain(model: nn.Module) -> nn.Module:
     """Return the model inside a wrapper for many processes."""
     return getattr(model, "module", model)
+
+
+def share(tensors: Iterable[Tensor]) -> None:
+    """Give every process the main one's values."""
+    if comm.get_world_size() > 1:
+        for values in tensors:
+            dist.broadcast(values, src=0)
 
 
 def in_local_group(main: Callable[..., None], *args: Any) -> None:

@@ -13,7 +13,7 @@ from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.adapter import to_host
 from agreid_plugin.hosts.fastreid.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.clip import with_activation
-from agreid_plugin.hosts.fastreid.config import changed, load_config
+from agreid_plugin.hosts.fastreid.config import changed, load_config, use_cpu_without_gpu
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
@@ -76,10 +76,8 @@ def build(config: str | Path, overrides: Sequence[str]) -> nn.Module:
 
 def load_trained(cfg) -> tuple[nn.Module, list[str]]:
     """Build the model of a configuration and load its weights; returns it and the tensors that keep their values."""
-    cfg = cfg.clone()
-    cfg.defrost()
-    cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or 1  # the classifier is not used
-    model = Trainer.build_model(cfg)
+    classes = cfg.MODEL.HEADS.NUM_CLASSES or 1  # the classifier is not used
+    model = Trainer.build_model(changed(cfg, "MODEL.HEADS.NUM_CLASSES", classes))
     return model, load_weights(model, cfg.MODEL.WEIGHTS)
 
 
@@ -88,8 +86,7 @@ def _configured(config: str | Path, weights: str | Path | None, overrides: Seque
     cfg.MODEL.BACKBONE.PRETRAIN = False  # the checkpoint has it all
     cfg.MODEL.WEIGHTS = str(weights or cfg.MODEL.WEIGHTS)
     cfg.MODEL.DEVICE = device or cfg.MODEL.DEVICE
-    if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
-        cfg.MODEL.DEVICE = "cpu"
+    use_cpu_without_gpu(cfg)
     checks.check_config(cfg)
     require_weights(cfg.MODEL.WEIGHTS)
     return with_activation(with_attributes(cfg))

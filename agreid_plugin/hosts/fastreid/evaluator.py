@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 from fastreid.data.datasets import DATASET_REGISTRY
 from fastreid.data.datasets.bases import ImageDataset
 from fastreid.evaluation import DatasetEvaluator
@@ -24,7 +23,8 @@ from agreid_plugin.evaluation import FeatureSet, Metrics
 from agreid_plugin.evaluation.collapse import collapse
 from agreid_plugin.evaluation.comparison import Comparison, Expansion, Reranking
 from agreid_plugin.evaluation.test_sets import TestSet, check_sides, choose
-from agreid_plugin.hosts.fastreid.data import dataset_root, load_dataset, options_of, source_of
+from agreid_plugin.hosts.fastreid.datasets import dataset_of, read_dataset, source_of
+from agreid_plugin.hosts.fastreid.distributed import share
 from agreid_plugin.hosts.fastreid.text_data import CAPTION_NUMBERS, reads_captions, tell_long
 from agreid_plugin.types import Record
 
@@ -35,7 +35,7 @@ def test_sets(cfg) -> list[TestSet]:
     """Return what `DATASETS.TESTS` asks for, one entry a dataset however many of its protocols are named."""
     by_dataset: dict[str, list[str]] = {}
     for name in cfg.DATASETS.TESTS:
-        by_dataset.setdefault(source_of(name) or name, []).append(name)
+        by_dataset.setdefault(dataset_of(name), []).append(name)
     return [_test_set(cfg, names) for names in by_dataset.values()]
 
 
@@ -58,8 +58,8 @@ def _test_set(cfg, names: Sequence[str]) -> TestSet:
 
 def _read(cfg, name: str) -> Dataset:
     if source_of(name) is None:
-        return _records_of(name, load_dataset(name, dataset_root(cfg), ["query", "gallery"]))
-    return load_dataset(name, dataset_root(cfg), [], **options_of(cfg, name)).records
+        return _records_of(name, read_dataset(cfg, name, ["query", "gallery"]))
+    return read_dataset(cfg, name).records
 
 
 def _named_protocol(name: str) -> tuple[str, ...]:
@@ -92,9 +92,7 @@ def comparison(cfg) -> Comparison:
 
 def share_buffers(model: nn.Module) -> None:
     """Give every process the main one's running statistics, which checkpoints keep; the host leaves each its own."""
-    if comm.get_world_size() > 1:
-        for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)
+    share(model.buffers())
 
 
 class MultiProtocolEvaluator(DatasetEvaluator):

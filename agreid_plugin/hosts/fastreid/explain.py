@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.fastreid import batches, checks, data, feature_width
 from agreid_plugin.hosts.fastreid.attributes import NONE, with_attributes
 from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.datasets import dataset_of, dataset_root, source_of
 from agreid_plugin.hosts.fastreid.evaluator import test_sets
 from agreid_plugin.hosts.fastreid.explain_model import (
     Row,
@@ -28,8 +28,8 @@ from agreid_plugin.hosts.fastreid.explain_model import (
     size_rows,
     times,
 )
-from agreid_plugin.hosts.fastreid.solver import warmup_iterations
-from agreid_plugin.hosts.fastreid.text_data import reads_captions
+from agreid_plugin.hosts.fastreid.explain_solver import solver_text
+from agreid_plugin.hosts.fastreid.text_data import learned_items
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.types import View
 
@@ -55,7 +55,8 @@ def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list
     checks.check_config(cfg)
     cfg, attributes = _with_attributes(cfg)
     training, items = _training_sets(cfg)
-    classes = cfg.MODEL.HEADS.NUM_CLASSES or len({item[1] for item in items})
+    learned, refused = _learned_from(cfg, items)
+    classes = cfg.MODEL.HEADS.NUM_CLASSES or len({item[1] for item in learned})
     cfg.MODEL.HEADS.NUM_CLASSES = classes or 1
     model, gflops = _built(cfg)
     return {
@@ -68,9 +69,9 @@ def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list
         "losses": [*loss_rows(cfg, model), *own_loss_rows(model)],
         "training images": _transforms(cfg, is_train=True),
         "test images": _transforms(cfg, is_train=False),
-        "training sets": [*training, ("sampler", _sampler(cfg)), *_refused(cfg, items)],
+        "training sets": [*training, ("sampler", _sampler(cfg)), *refused],
         "test sets": [*_test_sets(cfg), ("compared by", _comparison(cfg)), ("views", _views(model))],
-        "optimizer": [(cfg.SOLVER.OPT, _schedule(cfg, _learned_from(cfg, items) // cfg.SOLVER.IMS_PER_BATCH))],
+        "optimizer": [(cfg.SOLVER.OPT, solver_text(cfg, len(learned) // cfg.SOLVER.IMS_PER_BATCH))],
         "parameters, and operations for one test image": size_rows(model, gflops, classes),
     }
 
@@ -128,33 +129,40 @@ def _shown(transform: object) -> str:
 
 def _training_sets(cfg) -> tuple[list[Row], list[tuple]]:
     """Tell the datasets to train on, and return their images; none if one of them is not there."""
-    rows, found, read = [], [], []
+    rows, found, whole = [], [], True
     for name in cfg.DATASETS.NAMES:
-        options = {"combineall": cfg.DATASETS.COMBINEALL, **data.options_of(cfg, name)}
         try:
-            items = data.load_dataset(name, data.dataset_root(cfg), ["train"], **options).train
+            items = data.training_set(cfg, name).train
         except InputError as error:
             rows.append((name, _missing(cfg, name, error)))
+            whole = False
             continue
-        people, cameras = len({item[1] for item in items}), len({item[2] for item in items})
-        counts = [sum(data.view_of(item) == view for item in items) for view in View]
-        views = ", ".join(f"{count:,} {view.name.lower()}" for view, count in zip(View, counts, strict=True) if count)
-        rows.append((name, f"{len(items):,} images{views and f' ({views})'}, {people:,} identities, {cameras} cameras"))
+        rows.append((name, _counts(items)))
         found += items
-        read.append(name)
-    return rows, found if len(read) == len(rows) else []
+    return rows, found if whole else []
 
 
-def _learned_from(cfg, items: list[tuple]) -> int:
-    """Count what an epoch shows: images, or pairs of an image and a caption."""
-    if not reads_captions(cfg):
-        return len(items)
-    captions = [len(item.record.captions) for item in items]
-    return sum(captions) if cfg.INPUT.CAPTIONS == "all" else sum(map(bool, captions))
+def _counts(items: Sequence[tuple]) -> str:
+    people, cameras = len({item[1] for item in items}), len({item[2] for item in items})
+    counts = [sum(data.item_view(item) == view for item in items) for view in View]
+    views = ", ".join(f"{count:,} {view.word}" for view, count in zip(View, counts, strict=True) if count)
+    return f"{len(items):,} images{views and f' ({views})'}, {people:,} identities, {cameras} cameras"
+
+
+def _learned_from(cfg, items: list[tuple]) -> tuple[list[tuple], list[Row]]:
+    """Return what an epoch shows, and tell why a training in one process would refuse to start, if it would."""
+    if not items:
+        return [], []
+    try:
+        items = learned_items(cfg, items)
+        batches.check_batches(cfg, len(items), len({item[1] for item in items}), world_size=1)
+    except InputError as error:
+        return items, [("refused", str(error))]
+    return items, []
 
 
 def _missing(cfg, name: str, error: InputError) -> str:
-    synth, folder = cfg.DATASETS.AGSYNTH, Path(data.dataset_root(cfg)) / (data.source_of(name) or name)
+    synth, folder = cfg.DATASETS.AGSYNTH, Path(dataset_root(cfg)) / dataset_of(name)
     if folder.exists():
         return f"not usable: {error}"
     if synth.IDS:
@@ -170,22 +178,12 @@ def _sampler(cfg) -> str:
     return f"{name}, {batch // each} identities x {each} images = {batch // each * each} a batch"
 
 
-def _refused(cfg, items: list[tuple]) -> Iterator[Row]:
-    """Tell why a training in one process would refuse to start, if it would."""
-    if not items:
-        return
-    try:
-        batches.check_batches(cfg, len(items), len({item[1] for item in items}), world_size=1)
-    except InputError as error:
-        yield "refused", str(error)
-
-
 def _test_sets(cfg) -> Iterator[Row]:
     by_source: dict[str, list[str]] = {}
     for name in cfg.DATASETS.TESTS:
-        by_source.setdefault(data.source_of(name) or name, []).append(name)
+        by_source.setdefault(dataset_of(name), []).append(name)
     for source, names in by_source.items():
-        for wanted in cfg.TEST.PROTOCOLS if data.source_of(names[0]) else ():
+        for wanted in cfg.TEST.PROTOCOLS if source_of(names[0]) else ():
             protocol(source, wanted)  # an unknown one is refused, whether the dataset is there or not
         own = cfg.clone()
         own.DATASETS.TESTS = tuple(names)
@@ -209,32 +207,3 @@ def _views(model: nn.Module) -> str:
     told = {"given": "given with every test image", "predicted": "predicted from the image"}
     source = getattr(model, "view_source", "")
     return told.get(source, source) or "not needed at test time"
-
-
-def _schedule(cfg, iterations: int) -> str:
-    solver, warmup = cfg.SOLVER, warmup_iterations(cfg, iterations)
-    steps = f" at {', '.join(map(str, solver.STEPS))}" if solver.SCHED == "MultiStepLR" else ""
-    epochs = solver.WARMUP_EPOCHS
-    long = f"{epochs} epoch{'s' * (epochs > 1)}" if epochs else f"{warmup} iterations"
-    extras = {"mixed precision": solver.AMP, "gradients clipped": solver.CLIP_GRADIENTS}
-    told = [
-        f"{solver.MAX_EPOCH} epochs{f' of {iterations} iterations' if iterations else ''}",
-        f"lr {solver.BASE_LR:g} to {_last_rate(cfg, iterations):g} ({solver.SCHED}{steps})",
-        f"warm-up {long} from {solver.BASE_LR * solver.WARMUP_FACTOR:g}" if warmup else "no warm-up",
-        f"weight decay {solver.WEIGHT_DECAY:g}, of norms {solver.WEIGHT_DECAY_NORM:g}",
-        f"of biases {solver.WEIGHT_DECAY_BIAS:g}",
-        *(name for name, node in extras.items() if node.ENABLED),
-    ]
-    return ", ".join(told)
-
-
-def _last_rate(cfg, iterations: int) -> float:
-    """Return the learning rate of the last epoch; without a known number of iterations warm-up takes one epoch."""
-    solver, warmup = cfg.SOLVER, warmup_iterations(cfg, iterations)
-    warm = solver.WARMUP_EPOCHS or math.ceil(warmup / (iterations or warmup or 1))  # epochs
-    steps = solver.MAX_EPOCH - max(warm, solver.DELAY_EPOCHS + 1)  # that the schedule takes before the last epoch
-    if solver.SCHED == "MultiStepLR":
-        return solver.BASE_LR * solver.GAMMA ** sum(step <= steps for step in solver.STEPS)
-    whole = max(solver.MAX_EPOCH - max(warm, solver.DELAY_EPOCHS), 1)
-    share = (1 + math.cos(math.pi * min(steps / whole, 1))) / 2
-    return solver.ETA_MIN_LR + share * (solver.BASE_LR - solver.ETA_MIN_LR)

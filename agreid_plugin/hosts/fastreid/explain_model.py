@@ -44,14 +44,14 @@ def _named(registry: Registry, name: str) -> str:
 
 
 def _vit(cfg, vit: VisionTransformer) -> str:
-    heads, (rows, columns), convolution = vit.blocks[0].attn.heads, vit.grid, vit.patch_embed.proj
+    heads, convolution = vit.blocks[0].attn.heads, vit.patch_embed.proj
     size = SIZES[cfg.MODEL.BACKBONE.DEPTH]
     known = (vit.width, vit.depth, heads) == (size.width, size.depth, size.heads)
     name = cfg.MODEL.BACKBONE.DEPTH if known else "of its own size"
     tokens = ["1 class", *([f"{vit.extra_tokens} view"] if vit.extra_tokens else []), f"{vit.num_patches} patches"]
     return (
         f"{name}: width {vit.width}, {vit.depth} blocks, {heads} heads; patch {convolution.kernel_size[0]}, "
-        f"stride {times(convolution.stride)}, grid {rows}x{columns} = {vit.num_patches} patches of "
+        f"stride {times(convolution.stride)}, grid {times(vit.grid)} = {vit.num_patches} patches of "
         f"{times(vit.image_size)}; {1 + vit.extra_tokens + vit.num_patches} tokens ({' + '.join(tokens)})"
     )
 
@@ -66,10 +66,10 @@ def _image(cfg, tower: ImageTower) -> str:
 
 
 def _text(cfg, tower: TextTower) -> str:
-    frozen = "learns" if any(parameter.requires_grad for parameter in tower.parameters()) else "frozen"
+    learns = any(parameter.requires_grad for parameter in tower.parameters())
     heads = tower.blocks[0].attn.num_heads
     shape = f"width {tower.width}, {tower.depth} blocks, {heads} heads"
-    return f"{cfg.MODEL.CLIP.NAME}: {shape}; up to {tower.length} tokens, {frozen}"
+    return f"{cfg.MODEL.CLIP.NAME}: {shape}; up to {tower.length} tokens, {'learns' if learns else 'frozen'}"
 
 
 def times(pair: Iterable[int]) -> str:

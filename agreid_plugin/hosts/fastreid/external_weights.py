@@ -7,7 +7,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid.safe_files import misfit
 from agreid_plugin.nn.checkpoints import read_tensors
 from agreid_plugin.nn.vit_weights import ENOUGH, Fit
 
@@ -46,9 +47,7 @@ def load_external(core: nn.Module, path: str | Path, adapt: Callable[[dict[str, 
     except InputError:
         raise
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        why = next((line for line in lines if line.startswith("size mismatch")), first_line(error))
-        raise InputError(f"{path} is for another model: {why}") from error
+        raise InputError(f"{path} is for another model: {misfit(error)}") from error
     unused = tuple(name for name in adapted if name not in found)
     return Fit(str(path), len(wanted) - len(missing), len(wanted), missing, unused)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from fastreid.evaluation import inference_context
 from fastreid.modeling.backbones import build_backbone
-from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+from fastreid.modeling.meta_arch import Baseline
 
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.fastreid.config import changed
-from agreid_plugin.hosts.fastreid.methods import HostMethod
+from agreid_plugin.hosts.fastreid.methods import HostMethod, method_of
 
 
 def with_feature_width(cfg):
@@ -18,7 +18,7 @@ def with_feature_width(cfg):
     The backbone is built once more to be asked, from random weights that leave the run's own random numbers alone. Our
     meta-architectures take the width from theirs, and need no number.
     """
-    if cfg.MODEL.BACKBONE.FEAT_DIM or issubclass(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), HostMethod):
+    if cfg.MODEL.BACKBONE.FEAT_DIM or method_of(cfg) is not HostMethod:
         return cfg
     asked = changed(cfg, "MODEL.BACKBONE.PRETRAIN", False)
     try:
@@ -34,7 +34,7 @@ def with_feature_width(cfg):
 
 def check_feature_width(cfg, model: torch.nn.Module) -> None:
     """Check `MODEL.BACKBONE.FEAT_DIM`, which the host takes on trust, against what the backbone gives."""
-    if cfg.MODEL.META_ARCHITECTURE != "Baseline":
+    if not isinstance(model, Baseline):
         return
     width = _feature_width(cfg, model.backbone, model.device)
     if width != cfg.MODEL.BACKBONE.FEAT_DIM:

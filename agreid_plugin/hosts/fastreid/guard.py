@@ -73,7 +73,7 @@ class LearningGuard(hooks.HookBase):
 
     def _features(self) -> Tensor:
         ((inputs, *_), _), model = self.step.inputs, plain(self.trainer.model)
-        images = {name: value for name, value in inputs.items() if name != "tokens"}
+        images = {name: value for name, value in inputs.items() if name != "tokens"}  # sentences would be read in vain
         with inference_context(model), torch.no_grad():
             return model(images)
 

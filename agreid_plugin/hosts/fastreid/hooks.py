@@ -1,4 +1,4 @@
-"""The host's hooks with their faults mended."""
+"""The host's hooks with their faults mended, and one that says which step a process is at."""
 
 from __future__ import annotations
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
 from tabulate import tabulate
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.processes import peak_memory
+from agreid_plugin.types import Batch, ReIDMethod
 
 CLIP_MODELS: dict[str, dict[str, int]] = {
     "base": {},
@@ -27,7 +29,8 @@ CLIP_MODELS: dict[str, dict[str, int]] = {
     },
 }
 """Shape of the two towers by name; base is CLIP's ViT-B/16."""
-
+DRAWS = 3
+"""Seed of what is drawn at random in training."""
 
 OfSetting = TypeVar("OfSetting", bound="Setting")
 
@@ -60,6 +63,15 @@ class VariantSetting(Setting):
 
 
 @dataclass(frozen=True)
+class Timed:
+    """What the fastest run of one way took, and what came of it."""
+
+    seconds: float
+    cpu: float  # seconds, which other processes disturb less
+    outputs: Tensor
+
+
+@dataclass(frozen=True)
 class Measurement:
     """What one way took, beyond model and inputs, and what came of it."""
 
@@ -73,15 +85,32 @@ class Measurement:
         return max(abs(left - right) for left, right in zip(self.outputs, other.outputs, strict=True))
 
 
-def measure(run: Callable[[], Tensor], repeats: int) -> Measurement:
+def timed(run: Callable[[], Tensor], repeats: int) -> Timed:
     """Run something several times; the fastest counts."""
-    before, times, cpu_times = peak_memory(), [], []
+    times, cpu_times = [], []
     for _ in range(repeats):
         start, cpu_start = time.perf_counter(), time.process_time()
         outputs = run()
         times.append(time.perf_counter() - start)
         cpu_times.append(time.process_time() - cpu_start)
-    return Measurement(min(times), min(cpu_times), peak_memory() - before, outputs.double().flatten().tolist())
+    return Timed(min(times), min(cpu_times), outputs)
+
+
+def measure(run: Callable[[], Tensor], repeats: int) -> Measurement:
+    """Time something as `timed` does, and tell by how much the most memory that this process has had grows."""
+    before, fastest = peak_memory(), timed(run, repeats)
+    peak = peak_memory() - before
+    return Measurement(fastest.seconds, fastest.cpu, peak, fastest.outputs.double().flatten().tolist())
+
+
+def training_step(method: ReIDMethod, batch: Batch) -> Tensor:
+    """Run forward, losses and backward, every time with the same draws; gives losses and norms of all gradients."""
+    torch.manual_seed(DRAWS)
+    method.zero_grad()
+    terms = list(method.losses(method(batch), batch).values())
+    sum(terms).backward()
+    gradients = [parameter.grad for parameter in method.parameters() if parameter.grad is not None]
+    return torch.stack([*(term.detach() for term in terms), *(gradient.norm() for gradient in gradients)])
 
 
 def require_at_least(**limits: tuple[int, int]) -> None:

@@ -16,6 +16,7 @@ from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.adapter import from_host
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone
 from agreid_plugin.hosts.fastreid.config import Key, declare
+from agreid_plugin.hosts.fastreid.released import Released
 from agreid_plugin.types import VIEW_SOURCES, Batch
 
 KEYS = (
@@ -27,12 +28,13 @@ declare(KEYS)
 class HostMethod:
     """What stands before a method's class to make it a meta-architecture: the host's dictionaries and normalization.
 
-    Its outputs have an `identity` with the logits of identities, or it has a `forward` of its own. Where a method needs
-    more of the host than that, it says so in the class methods and attributes below.
+    Where a method needs more of the host than most do, it says so in the class methods and attributes below.
     """
 
     computed_with: ClassVar[Mapping[str, str]] = {}
     """The attributes that hold losses of the method's own -> the module without which one is not computed."""
+    released: ClassVar[Released | None] = None
+    """The model of the method's released code, if its checkpoints can be converted."""
 
     @classmethod
     def learns_attributes(cls, _cfg) -> bool:
@@ -43,6 +45,10 @@ class HostMethod:
     def training_hooks(cls, _cfg) -> list[HookBase]:
         """Return what the method does in the course of a training beside its steps."""
         return []
+
+    @classmethod
+    def skip_stages(cls, _model: nn.Module) -> None:
+        """Give a model what its steps need of the hooks' work before them, unlearned, for steps that are only timed."""
 
     @classmethod
     def weight_files(cls, _cfg) -> dict[str, str]:
@@ -65,8 +71,12 @@ class HostMethod:
             return self.embed(self.infer(inputs))
         batch = self.normalized(inputs)
         outputs = super().forward(batch)
-        log_accuracy(outputs.identity.logits.detach(), batch.pids)
+        self.log_accuracies(outputs, batch)
         return self.losses(outputs, batch)
+
+    def log_accuracies(self, outputs: Any, batch: Batch) -> None:
+        """Tell the host how often identities are right in training; `outputs.identity` has their logits."""
+        log_accuracy(outputs.identity.logits.detach(), batch.pids)
 
     def infer(self, inputs: dict[str, Any] | Tensor) -> Any:
         """Return the outputs for test images, made of no more than the method may see of them."""

@@ -46,16 +46,18 @@ def predict(cfg, model: nn.Module, test_set: TestSet) -> list[Prediction]:
         test_set: the images.
 
     Returns:
-        The guesses in the order of the test set's records on the main process, nothing on the others.
+        The guesses in the order of the test set's records on the main process, nothing on the others. With
+        `DATASETS.BAD_IMAGES: skip` there are none of an image that cannot be read.
     """
     method = plain(model)
     require_describing(cfg, method)
-    loader = build_test_loader(cfg, test_set.records)
+    loader = build_test_loader(cfg, test_set.records, cfg.DATASETS.BAD_IMAGES)
     loader.progress = loader.progress and "describing"
     found: dict[str, list[AttributeGuess]] = {}
     with inference_context(model), torch.no_grad():
         for inputs in loader:
             found.update(zip(inputs["img_paths"], method.describe(inputs), strict=True))
+    found.update((path, []) for path in loader.dataset.bad_images.paths())  # another image stood in for each
     by_path = {path: guesses for part in comm.gather(found, dst=0) for path, guesses in part.items()}
     records = test_set.records if comm.is_main_process() else ()
     return [Prediction(r.path, g.name, g.value, g.confidence) for r in records for g in by_path[r.path]]

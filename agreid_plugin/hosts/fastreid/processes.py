@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import TypeVar
 
 from agreid_plugin.errors import InputError
@@ -26,6 +28,13 @@ def in_process(function: Callable[..., Result], *arguments: object) -> Result:
             return pool.submit(function, *arguments).result()
     except BrokenProcessPool:
         raise InputError("a process was killed, perhaps for want of memory; run the command again") from None
+
+
+def print_into(path: Path) -> None:
+    """Have all that this process prints from here on, in C++ too, go to the end of a file."""
+    with path.open("a", encoding="utf-8") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
 
 
 def peak_memory() -> float:

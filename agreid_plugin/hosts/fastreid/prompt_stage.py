@@ -3,7 +3,7 @@
 Every process extracts its share of the training images and then learns the same prompts from all of them: one that
 waited for another to learn them would be given up by its process group.
 
-Shapes: n training images, I identities, E width of features.
+Shapes: n training images, I identities, K words of a prompt, D width of a word, E width of features.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from fastreid.engine import hooks
 from fastreid.evaluation import inference_context
 from fastreid.utils import comm
@@ -25,7 +24,7 @@ from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
-from agreid_plugin.hosts.fastreid.distributed import plain
+from agreid_plugin.hosts.fastreid.distributed import plain, share
 from agreid_plugin.methods.clip_reid import CLIPReID, PromptSchedule, learn_prompts
 from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.types import Record
@@ -87,15 +86,12 @@ class PromptStage(hooks.HookBase):
             if comm.is_main_process():
                 write_prompts(Path(self._cfg.OUTPUT_DIR) / FILE_NAME, method, _names(train_set), losses)
 
-    def pretend(self) -> None:
-        """Have texts of prompts as they were drawn, for steps that are timed only."""
-        plain(self.trainer.model).keep_texts()
-
     def _learn(self, method: CLIPReID, train_set: data.ReIDDataset) -> list[float]:
         labels = torch.tensor([train_set.pid_dict[item[1]] for item in train_set.img_items])
         features = extract(self._cfg, method, train_set, labels)
-        schedule, every = schedule_of(self._cfg), max(schedule_of(self._cfg).epochs // LINES, 1)
-        _share(method.prompts)
+        schedule = schedule_of(self._cfg)
+        every = max(schedule.epochs // LINES, 1)
+        share([method.prompts])
         bar = tqdm(total=schedule.epochs, desc="prompts", unit="epoch", leave=False, disable=_without_bar())
 
         def told(epoch: int, loss: float) -> None:
@@ -108,8 +104,7 @@ class PromptStage(hooks.HookBase):
             losses = learn_prompts(
                 method, features, labels, schedule, self._cfg.SEED, told, half=self._cfg.SOLVER.AMP.ENABLED
             )
-        for values in (method.prompts, method.text_classifier.weight):
-            _share(values)  # the same to the last bit, whatever the devices
+        share([method.prompts, method.text_classifier.weight])  # the same to the last bit, whatever the devices
         return losses
 
 
@@ -152,12 +147,6 @@ def read_prompts(path: str | Path, method: CLIPReID, names: Sequence[str]) -> Te
 
 def _names(train_set: data.ReIDDataset) -> list[str]:
     return [str(pid) for pid in train_set.pids]
-
-
-def _share(values: Tensor) -> None:
-    """Give every process the main one's values."""
-    if comm.get_world_size() > 1:
-        dist.broadcast(values, src=0)
 
 
 def _without_bar() -> bool | None:

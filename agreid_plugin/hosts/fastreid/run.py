@@ -27,8 +27,8 @@ from agreid_plugin.hosts.fastreid import batches, checks
 from agreid_plugin.hosts.fastreid.agsynth import make_missing
 from agreid_plugin.hosts.fastreid.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.clip import with_activation
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import source_of
+from agreid_plugin.hosts.fastreid.config import load_config, use_cpu_without_gpu
+from agreid_plugin.hosts.fastreid.datasets import dataset_of
 from agreid_plugin.hosts.fastreid.distributed import in_local_group, plain
 from agreid_plugin.hosts.fastreid.encoder import load_trained
 from agreid_plugin.hosts.fastreid.evaluator import comparison, test_sets
@@ -100,14 +100,13 @@ def _configured(args: Namespace):
         cfg.MODEL.WEIGHTS = args.weights or cfg.MODEL.WEIGHTS
         cfg.TEST.PROTOCOLS = args.protocols or cfg.TEST.PROTOCOLS
         cfg.TEST.RERANK.ENABLED = args.rerank or cfg.TEST.RERANK.ENABLED
-    if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
-        cfg.MODEL.DEVICE = "cpu"
+    use_cpu_without_gpu(cfg)
     cfg.freeze()
     return cfg
 
 
 def _check_features_file(cfg, path: Path) -> None:
-    datasets = {source_of(name) or name for name in cfg.DATASETS.TESTS}
+    datasets = sorted({dataset_of(name) for name in cfg.DATASETS.TESTS})
     if len(datasets) > 1:
         raise InputError(f"--save-features keeps one dataset's features, DATASETS.TESTS names {', '.join(datasets)}")
     check_features_file(path)
@@ -125,7 +124,7 @@ def _launch(main: Callable, cfg, args: Namespace) -> None:
 
 
 def _train_process(cfg, args: Namespace) -> None:
-    with Interruption() as interruption:
+    with crashes_named(), Interruption() as interruption:  # workers begin with the trainer
         cfg = _set_up(cfg, args, resumed=args.resume)
         trainer = Trainer(cfg)
         trainer.config_file, trainer.interruption = args.config_file, interruption
@@ -138,7 +137,7 @@ def _train_process(cfg, args: Namespace) -> None:
 def _evaluate_process(cfg, args: Namespace) -> None:
     cfg = _set_up(cfg, args)
     sets = test_sets(cfg)
-    with _card(cfg, args, sets) if comm.is_main_process() else nullcontext():
+    with crashes_named(), _card(cfg, args, sets) if comm.is_main_process() else nullcontext():
         _evaluate_model(cfg, args, sets)
 
 
@@ -148,8 +147,7 @@ def _card(cfg, args: Namespace, sets: Sequence[TestSet]) -> Card:
 
 def _evaluate_model(cfg, args: Namespace, sets: Sequence[TestSet]) -> None:
     model = _load_model(cfg)
-    with crashes_named():
-        evaluators = Trainer.run_test_sets(cfg, model, sets)
+    evaluators = Trainer.run_test_sets(cfg, model, sets)
     if args.save_attributes:
         _save_attributes(cfg, args, model, [evaluator.test_set for evaluator in evaluators.values()])
     if not comm.is_main_process():
@@ -167,7 +165,7 @@ def _evaluate_model(cfg, args: Namespace, sets: Sequence[TestSet]) -> None:
     verify_results(cfg, _by_protocol({name: evaluator.numbers for name, evaluator in evaluators.items()}))
 
 
-def _save_attributes(cfg, args: Namespace, model: torch.nn.Module, sets: Iterable[TestSet]) -> None:
+def _save_attributes(cfg, args: Namespace, model: torch.nn.Module, sets: Sequence[TestSet]) -> None:
     """Write what the model takes every test image's attributes for, and tell how often it is right."""
     rows = [row for test_set in sets for row in predict(cfg, model, test_set)]
     if not comm.is_main_process():

@@ -71,13 +71,17 @@ def saying_what_misfits(build: Callable[..., nn.Module], safe: SafeTorch) -> Cal
         except MISFITS as error:
             if safe.files_read == before:
                 raise
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            why = next((line for line in lines if line.startswith("size mismatch")), first_line(error))
             raise InputError(
-                f"MODEL.BACKBONE.PRETRAIN_PATH {node.PRETRAIN_PATH} is not for {node.NAME}: {why}"
+                f"MODEL.BACKBONE.PRETRAIN_PATH {node.PRETRAIN_PATH} is not for {node.NAME}: {misfit(error)}"
             ) from error
 
     return build_backbone
+
+
+def misfit(error: Exception) -> str:
+    """Return the line of an error on loading weights that tells most: torch begins with one that tells nothing."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if line.startswith("size mismatch")), first_line(error))
 
 
 def backbone_modules() -> list[ModuleType]:

@@ -17,12 +17,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts.checkpointing import another_schedule, of_another
 from agreid_plugin.hosts.fastreid.config import Key, declare
 
 _logger = logging.getLogger("fastreid.train")
 
 STEPS = ("epoch", "iteration")
-PLACE = ("last_epoch", "base_lrs", "lr_lambdas")
+POSITION = ("last_epoch", "base_lrs", "lr_lambdas")
 """What a checkpoint has of a schedule beside its settings."""
 KEYS = (
     Key("SOLVER.BETAS", [], "Betas of Adam and its kin, as [0.9, 0.98]; empty: the optimizer's own.", entry=0.9),
@@ -40,6 +41,8 @@ def check_solver(cfg) -> None:
         raise unknown("SOLVER.SCHED_STEP", solver.SCHED_STEP, STEPS)
     if solver.SCHED_STEP == "iteration" and solver.SCHED != "CosineAnnealingLR":
         raise InputError(f"SOLVER.SCHED_STEP iteration is for CosineAnnealingLR, SOLVER.SCHED is {solver.SCHED}")
+    if solver.SCHED_STEP == "iteration" and solver.BASE_LR <= 0:
+        raise InputError(f"SOLVER.BASE_LR is {solver.BASE_LR:g}, but must be above 0")
     fitting = [beta for beta in solver.BETAS if _is_number(beta) and 0 <= beta < 1]
     if solver.BETAS and not len(fitting) == len(solver.BETAS) == 2:
         raise InputError(f"SOLVER.BETAS takes two numbers from 0 to below 1, got {list(solver.BETAS)}")
@@ -120,19 +123,33 @@ class CosineByIteration(LambdaLR):
 
 
 def continue_schedule(schedule: LRScheduler, state: Mapping[str, Any]) -> None:
-    """Give a schedule the place that a checkpoint has of it; its settings stay those of this run.
+    """Give a schedule the position that a checkpoint has of it; its settings stay those of this run.
 
     torch takes the old settings along: a run that is made longer would go by its old length.
+
+    Raises:
+        InputError: one of them counts epochs and the other iterations.
     """
     own = schedule.state_dict()
-    settings = {name: value for name, value in own.items() if not name.startswith("_") and name not in PLACE}
-    changed = [name for name, value in settings.items() if name not in state or state[name] != value]
+    before, now = _counted_in(state), _counted_in(own)
+    if before != now:
+        raise of_another("schedule", f"SOLVER.SCHED_STEP was {before} there, it is {now} here")
+    settings = {name: value for name, value in own.items() if not name.startswith("_") and name not in POSITION}
     schedule.load_state_dict({name: state[name] for name in own.keys() - settings.keys() if name in state})
-    if not changed:
-        return
-    told = ", ".join(f"{name} {settings[name]} in place of {state.get(name, 'none')}" for name in changed)
-    _logger.warning("resumed with another schedule (%s): the rate is what it says from here on", told)
-    if schedule.last_epoch > 0 and hasattr(schedule, "_get_closed_form_lr"):  # else the next step says it anew
+    told = another_schedule(settings, state)
+    if told:
+        _logger.warning(told)
+        _take_rate(schedule)
+
+
+def _counted_in(state: Mapping[str, Any]) -> str:
+    """Return what a schedule's position counts: a `CosineByIteration` alone has `steps`."""
+    return "iteration" if "steps" in state else "epoch"
+
+
+def _take_rate(schedule: LRScheduler) -> None:
+    """Set the rates that a schedule says at its position, where it can; otherwise its next step says them anew."""
+    if schedule.last_epoch > 0 and hasattr(schedule, "_get_closed_form_lr"):
         schedule._last_lr = schedule._get_closed_form_lr()
         for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
             group["lr"] = rate

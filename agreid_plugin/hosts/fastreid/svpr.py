@@ -10,10 +10,12 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from agreid_plugin.hosts.fastreid.attributes import schema_of
 from agreid_plugin.hosts.fastreid.clip import build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
-from agreid_plugin.hosts.fastreid.heads import make_head
+from agreid_plugin.hosts.fastreid.heads import OURS, make_head
 from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod, view_source
+from agreid_plugin.hosts.fastreid.released import CLIP_GRID, OF_CLIP, Released
 from agreid_plugin.methods import svpr
+from agreid_plugin.types import AttributeGuess
 
 KEYS = (
     Key("MODEL.SVPR.VARIANT", "paper", "SVPR-ReID as the `paper` says, or as the `released` code does."),
@@ -63,6 +65,22 @@ class SVPR(HostMethod, svpr.SVPR):
         "predictor_loss": "view_predictor",
         "attribute_loss": "backbone.asmoe",
     }
+    released: ClassVar = Released(
+        "svpr",
+        settings={
+            "MODEL.SVPR.VARIANT": "released",
+            "MODEL.SVPR.VDFE": True,
+            "MODEL.SVPR.ASMOE": True,
+            "MODEL.SVPR.CVPR": True,
+            "MODEL.HEADS.NAME": OURS,
+        },
+        shapes={**OF_CLIP, "cvpr.local_weight": CLIP_GRID},
+        unstored=(
+            *("MODEL.CLIP.NAME", "MODEL.CLIP.QUICK_GELU", "MODEL.SVPR.STAGES", "MODEL.SVPR.KEEP"),
+            *("MODEL.SVPR.ATTRIBUTE_RATIO", "MODEL.SVPR.VIEW_WORDS.CCTV", "MODEL.SVPR.VIEW_WORDS.WEARABLE"),
+            "MODEL.SVPR.VIEW_WORDS.UAV",
+        ),
+    )
 
     def __init__(self, cfg):
         view = view_source(cfg)
@@ -104,6 +122,6 @@ class SVPR(HostMethod, svpr.SVPR):
         """Tell whether there are experts for attributes."""
         return cfg.MODEL.SVPR.ASMOE
 
-    def describe(self, inputs: dict[str, Any]) -> list:
+    def describe(self, inputs: dict[str, Any]) -> list[list[AttributeGuess]]:
         """Return what the model takes each image's attributes for, from the host's dictionary of a test batch."""
         return self.predict_attributes(self.infer(inputs))

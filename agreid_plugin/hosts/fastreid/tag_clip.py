@@ -17,6 +17,7 @@ from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
 from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod
+from agreid_plugin.hosts.fastreid.released import OF_CLIP, Released
 from agreid_plugin.methods import tag_clip
 from agreid_plugin.methods.tag_clip import TAGCLIPOutputs
 from agreid_plugin.types import Batch, HeadOutputs
@@ -69,6 +70,20 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
     """
 
     computed_with: ClassVar = {"id_loss": "classifier"}
+    released: ClassVar = Released(
+        "tag-clip",
+        settings={f"{NODE}.BLOCK": "hr_moe", f"{NODE}.TSE": True, f"{NODE}.ID_LOSS": True, f"{NODE}.OBJECTIVE": "itc"},
+        shapes={
+            **OF_CLIP,
+            "experts.c_": f"{NODE}.EXPERTS",
+            "feature_router.": f"{NODE}.EXPERTS",
+            "image_local.": f"{NODE}.TSE_WIDTH",
+        },
+        unstored=(
+            *("MODEL.CLIP.NAME", "MODEL.CLIP.QUICK_GELU"),
+            *(f"{NODE}.TOP_K", f"{NODE}.EXCLUSIVE", f"{NODE}.TSE_SHARE"),
+        ),
+    )
 
     def __init__(self, cfg):
         require_clip_backbone(cfg)
@@ -111,34 +126,26 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
         """Return what has the share of soft labels grow."""
         return [SoftLabelRamp(cfg)]
 
-    def forward(self, inputs: dict[str, Any] | Tensor) -> dict[str, Tensor] | Tensor:
-        """Return the losses in training, the features of images or of sentences otherwise."""
-        if not self.training:
-            return self.embed(self.infer(inputs))
-        batch = self.normalized(inputs)
-        outputs = tag_clip.TAGCLIP.forward(self, batch)
-        _log_accuracies(outputs, batch)
-        return self.losses(outputs, batch) | self._further(outputs, batch)
+    def losses(self, outputs: TAGCLIPOutputs, batch: Batch) -> dict[str, Tensor]:
+        """Return the method's own losses and those of `MODEL.LOSSES.NAME`."""
+        terms = super().losses(outputs, batch)
+        if self.objectives:
+            head = HeadOutputs(outputs.images.whole, outputs.images.embedding, outputs.image_logits)
+            terms |= {f"loss_{name}": objective(head, batch) for name, objective in self.objectives.items()}
+        return terms
 
-    def _further(self, outputs: TAGCLIPOutputs, batch: Batch) -> dict[str, Tensor]:
-        if not self.objectives:
-            return {}
-        head = HeadOutputs(outputs.images.whole, outputs.images.embedding, outputs.image_logits)
-        return {f"loss_{name}": objective(head, batch) for name, objective in self.objectives.items()}
+    def log_accuracies(self, outputs: TAGCLIPOutputs, batch: Batch) -> None:
+        """Tell the host how often identities and views are right, where either is learned and known."""
+        if outputs.image_logits is not None:
+            log_accuracy(outputs.image_logits.detach(), batch.pids)
+        right = float(outputs.view_accuracy(batch.views))
+        if not math.isnan(right):
+            get_event_storage().put_scalar("view_accuracy", right)
 
     def normalized(self, inputs: dict[str, Any] | Tensor) -> Batch:
         """Return the host's dictionary, or images alone, as a batch for the method."""
         batch = super().normalized(inputs)
         return batch if len(batch.images) else batch.with_(images=None)  # a batch of sentences alone
-
-
-def _log_accuracies(outputs: TAGCLIPOutputs, batch: Batch) -> None:
-    """Tell the host how often identities and views are right, where either is learned and known."""
-    if outputs.image_logits is not None:
-        log_accuracy(outputs.image_logits.detach(), batch.pids)
-    right = float(outputs.view_accuracy(batch.views))
-    if not math.isnan(right):
-        get_event_storage().put_scalar("view_accuracy", right)
 
 
 class SoftLabelRamp(HookBase):

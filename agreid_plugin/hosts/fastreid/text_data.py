@@ -13,15 +13,9 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
 from torch.utils.data import BatchSampler
 
-from agreid_plugin.data.captions import (
-    CaptionAugmentation,
-    CaptionReader,
-    back_translations,
-    captions_of,
-    clean,
-    pairs,
-)
+from agreid_plugin.data.captions import CaptionAugmentation, CaptionReader, captions_of, clean, pairs
 from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts import told_captions
 from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
 from agreid_plugin.hosts.fastreid.datasets import RecordDataset, RecordItem
 from agreid_plugin.hosts.fastreid.loader import DeviceLoader
@@ -53,39 +47,50 @@ def check_text(cfg) -> None:
     _augmentation(cfg)
 
 
-def training_captions(
-    cfg, items: Sequence[tuple], datasets: Sequence[ImageDataset]
-) -> tuple[list[tuple], CaptionReader | None]:
-    """Return the items to learn from and what reads their captions.
+def learned_items(cfg, items: Sequence[tuple]) -> list[tuple]:
+    """Return what an epoch shows of the training images: all of them, or those with captions if the model reads them.
 
-    With `INPUT.CAPTIONS: all` an item is a pair of an image and one of its captions. Images without a caption are left
-    out. For a model that reads no captions the items are as they were, and nothing reads captions.
+    With `INPUT.CAPTIONS: all` an item of the latter is a pair of an image and one of its captions.
+
+    Raises:
+        InputError: the model reads captions, but no image has any.
     """
     if not reads_captions(cfg):
-        return list(items), None
-    told = [item for item in items if isinstance(item, RecordItem) and item.record.captions]
+        return list(items)
+    told = [item for item in items if _has_captions(item)]
     if not told:
         raise InputError(
             f"{cfg.MODEL.META_ARCHITECTURE} learns from captions, but {', '.join(cfg.DATASETS.NAMES)} has none: train "
             "on a text set, TAG-PEDES for example"
         )
-    if len(told) < len(items):
-        _logger.info("%d of %d training images have no caption and are left out", len(items) - len(told), len(items))
+    if cfg.INPUT.CAPTIONS == "one":
+        return told
+    return [RecordItem(*item, record) for item in told for record in pairs([item.record])]
+
+
+def _has_captions(item: tuple) -> bool:
+    return isinstance(item, RecordItem) and bool(item.record.captions)
+
+
+def training_captions(
+    cfg, items: Sequence[tuple], datasets: Sequence[ImageDataset]
+) -> tuple[list[tuple], CaptionReader | None]:
+    """Return the items to learn from and what reads their captions; nothing for a model that reads none."""
+    learned = learned_items(cfg, items)
+    if not reads_captions(cfg):
+        return learned, None
+    silent = sum(not _has_captions(item) for item in items)
+    if silent:
+        _logger.info("%d of %d training images have no caption and are left out", silent, len(items))
     reader = CaptionReader(Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), _augmentation(cfg), _translations(cfg, datasets))
-    tell_long(cfg, [item.record for item in told], "training")
-    if cfg.INPUT.CAPTIONS == "all":
-        told = [RecordItem(*item, record) for item in told for record in pairs([item.record])]
-    return told, reader
+    tell_long(cfg, [item.record for item in learned], "training")
+    return learned, reader
 
 
 def tell_long(cfg, records: Sequence[Record], which: str) -> None:
     """Say in one line how many captions of these records are too long, if any are."""
-    if not comm.is_main_process():
-        return
-    tokenize, captions = Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), captions_of(records)
-    long = sum(tokenize.is_long(clean(caption)) for caption in captions)
-    if long:
-        _logger.info("%d of %d %s captions have more than %d tokens: cut", long, len(captions), which, tokenize.length)
+    if comm.is_main_process():
+        told_captions.tell_long(Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), records, which, _logger)
 
 
 class ImagesThenCaptions:
@@ -125,13 +130,8 @@ def _augmentation(cfg) -> CaptionAugmentation:
         return CaptionAugmentation(cfg.INPUT.TEXT.BACK_TRANSLATION, cfg.INPUT.TEXT.WORD_DELETION)
 
 
-def _translations(cfg, datasets: Sequence[ImageDataset]) -> dict[tuple[str, str], str]:
+def _translations(cfg, datasets: Sequence[ImageDataset]) -> told_captions.Translations:
     if not cfg.INPUT.TEXT.BACK_TRANSLATION:
         return {}
     ours = [dataset.records for dataset in datasets if isinstance(dataset, RecordDataset)]
-    found = {pair: text for records in ours for pair, text in back_translations(records).items()}
-    if found:
-        _logger.info("%d training captions have a back-translation", len(found))
-    else:
-        _logger.warning("no training caption has a back-translation: INPUT.TEXT.BACK_TRANSLATION changes nothing")
-    return found
+    return told_captions.told_translations(ours, "INPUT.TEXT.BACK_TRANSLATION", _logger)

@@ -184,9 +184,8 @@ class Trainer(ResumableTrainer):
             load_weights(plain(self.model), self.cfg.MODEL.WEIGHTS)
 
     def before_train(self):
-        """Run the hooks' part; a data worker may have died by now."""
-        with crashes_named():
-            super().before_train()
+        """Run the hooks' part."""
+        super().before_train()
         self._began = True
 
     def after_train(self):
@@ -194,13 +193,11 @@ class Trainer(ResumableTrainer):
         if self._began:
             super().after_train()
 
-    def run_step(self):
-        """Take a step; a data worker that dies meanwhile is told of with the file it was at."""
-        with crashes_named():
-            super().run_step()
-
     def train(self):
-        """Train from `start_epoch` on; returns the last evaluation's results."""
+        """Train from `start_epoch` on; returns the last evaluation's results.
+
+        A data worker that dies meanwhile, in a step or between two, is told of with the file it was at.
+        """
         if self.start_epoch >= self.max_epoch:
             _logger.info(
                 "nothing left to train: epoch %d of %d is done; raise SOLVER.MAX_EPOCH to go on",
@@ -208,5 +205,6 @@ class Trainer(ResumableTrainer):
                 self.max_epoch,
             )
             return None
-        self.run()
+        with crashes_named():
+            self.run()
         return getattr(self, "_last_eval_results", None)

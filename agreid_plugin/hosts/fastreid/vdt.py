@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone, build_own_vit
 from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
-from agreid_plugin.hosts.fastreid.heads import make_head
+from agreid_plugin.hosts.fastreid.heads import OURS, make_head
 from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod, core_of
+from agreid_plugin.hosts.fastreid.released import OF_VIT, Released
 from agreid_plugin.methods import vdt
 from agreid_plugin.nn.decoupled import DecoupledEncoder
 from agreid_plugin.types import View
@@ -33,6 +35,8 @@ def build_vdt_backbone(cfg) -> HostBackbone:
 @META_ARCH_REGISTRY.register()
 class VDT(HostMethod, vdt.VDT):
     """VDT, built from a configuration."""
+
+    released: ClassVar = Released("vdt", settings={"MODEL.HEADS.NAME": OURS}, shapes=OF_VIT)
 
     def __init__(self, cfg):
         node, core = cfg.MODEL.VDT, core_of(cfg, DecoupledEncoder, build_vdt_backbone.__name__)

@@ -10,9 +10,10 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone, build_own_vit
 from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
-from agreid_plugin.hosts.fastreid.heads import make_head
+from agreid_plugin.hosts.fastreid.heads import OURS, make_head
 from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod, core_of, view_source
+from agreid_plugin.hosts.fastreid.released import OF_VIT, Released
 from agreid_plugin.methods import visa
 from agreid_plugin.methods.visa import ViSABackbone
 
@@ -69,6 +70,22 @@ class ViSA(HostMethod, visa.ViSA):
         "predictor_loss": "view_predictor",
         "balance_loss": "backbone.queries.experts",
     }
+    released: ClassVar = Released(
+        "visa",
+        settings={
+            "MODEL.VISA.VARIANT": "released",
+            "MODEL.VISA.VAB": True,
+            "MODEL.VISA.ETGM": True,
+            "MODEL.VISA.DLFM": True,
+            "MODEL.HEADS.NAME": OURS,
+        },
+        shapes={
+            **OF_VIT,
+            "queries.experts.tokens": "MODEL.VISA.TOKENS or MODEL.VISA.EXPERTS",
+            "queries.": "MODEL.VISA.EXPERTS",
+        },
+        unstored=("MODEL.VISA.TOP_K", "MODEL.VISA.NEIGHBORS"),
+    )
 
     def __init__(self, cfg):
         view = view_source(cfg)

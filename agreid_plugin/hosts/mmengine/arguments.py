@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -66,15 +65,6 @@ def require_arguments(
         raise InputError(f"{name} needs {', '.join(missing)}: give {'it' if len(missing) == 1 else 'them'} a value")
     if function.__module__.partition(".")[0] == OURS:  # hints of other toolboxes promise less
         require_kinds(name, function, arguments)
-
-
-@contextmanager
-def said_of(where: str) -> Iterator[None]:
-    """Put the place in the configuration before what a constructor says of its arguments."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
 
 
 def _names(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

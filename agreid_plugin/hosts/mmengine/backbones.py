@@ -9,9 +9,9 @@ from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, said_of
 from agreid_plugin.hosts.features import feature_of
-from agreid_plugin.hosts.mmengine.arguments import checked, require_arguments, said_of
+from agreid_plugin.hosts.mmengine.arguments import checked, require_arguments
 from agreid_plugin.hosts.mmengine.building import Config, build
 from agreid_plugin.hosts.mmengine.clip import build_towers
 from agreid_plugin.hosts.mmengine.registry import MODELS

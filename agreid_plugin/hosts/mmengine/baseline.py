@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, said_of
 from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod
 
 
@@ -29,16 +29,22 @@ class ForeignBackbone(BaseModule):
 
     def forward(self, images: Tensor) -> tuple[Tensor]:
         """Return one feature an image: (B, 3, rows, cols) -> ((B, D),)."""
-        features = self.core(images)
-        features = features[-1] if isinstance(features, Sequence) else features
-        if isinstance(features, Tensor) and features.dim() == 4:
-            features = features.mean(dim=(2, 3))
-        if not isinstance(features, Tensor) or features.dim() != 2:
-            what = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise InputError(f"backbone {self.name} gives {what}: have it give one vector or one map an image")
+        with said_of(f"backbone {self.name}"):
+            features = last_vectors(self.core(images))
         if features.shape[1] != self.out_channels:
             raise InputError(f"backbone {self.name} gives features of width {features.shape[1]}: set width to that")
         return (features,)
+
+
+def last_vectors(features: Tensor | Sequence[Tensor]) -> Tensor:
+    """Return one vector an image, of several the last; maps are averaged: (B, D) or (B, D, rows, cols) -> (B, D)."""
+    last = features[-1] if isinstance(features, Sequence) else features
+    if isinstance(last, Tensor) and last.dim() == 4:
+        last = last.mean(dim=(2, 3))
+    if not isinstance(last, Tensor) or last.dim() != 2:
+        what = tuple(last.shape) if isinstance(last, Tensor) else type(last).__name__
+        raise InputError(f"features={what} should be one vector or one map an image")
+    return last
 
 
 class Head(nn.Module):

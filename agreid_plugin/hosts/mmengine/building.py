@@ -11,10 +11,11 @@ from torch import nn
 
 from agreid_plugin.data.attributes import AttributeSchema, choose
 from agreid_plugin.data.datasets import dataset_name, load
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.data.learned_attributes import from_rows
+from agreid_plugin.errors import InputError, said_of, unknown
 from agreid_plugin.hosts import INSTALL, installed
 from agreid_plugin.hosts.mmengine.agsynth import make_once
-from agreid_plugin.hosts.mmengine.arguments import require_arguments, said_of
+from agreid_plugin.hosts.mmengine.arguments import require_arguments
 from agreid_plugin.hosts.mmengine.losses import FEATURES, INPUTS, LOGITS, OF_PARTS
 from agreid_plugin.hosts.mmengine.registry import MODELS, SCOPE
 from agreid_plugin.hosts.surroundings import default_root
@@ -110,15 +111,7 @@ def schema_of(attributes: Sequence[Any] | Config | None) -> AttributeSchema | No
         if isinstance(attributes, Mapping):
             require_arguments("attributes", _of_dataset, attributes)
             return _of_dataset(**attributes)
-        groups = dict(_row(row) for row in attributes)
-        if len(groups) < len(attributes):
-            raise InputError("an attribute is named twice")
-        return AttributeSchema(groups)
-
-
-def rows_of(schema: AttributeSchema | None) -> list[list[Any]] | None:
-    """Return attributes as a configuration has them; see `schema_of`."""
-    return None if schema is None else [[name, list(values)] for name, values in schema.groups.items()]
+        return from_rows(attributes)
 
 
 def _of_dataset(
@@ -134,12 +127,3 @@ def _of_dataset(
     if not schema:
         raise InputError(f"{dataset} in {root} has none: is its attribute file there?")
     return choose(schema, names)
-
-
-def _row(row: Any) -> tuple[str, tuple[str, ...]]:
-    match row:
-        case [str(name), [_, *_] as values] if all(isinstance(value, str) for value in values):
-            if len(set(values)) < len(values):
-                raise InputError(f"{name!r} has a value twice")
-            return name, tuple(values)
-    raise InputError(f"rows should be [name, [value, ...]], all of them text, not {row!r}")

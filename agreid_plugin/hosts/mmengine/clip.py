@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from mmengine.logging import print_log
 
-from agreid_plugin.hosts.mmengine.arguments import require_arguments, said_of
+from agreid_plugin.errors import said_of
+from agreid_plugin.hosts.mmengine.arguments import require_arguments
 from agreid_plugin.hosts.mmengine.building import Config
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.clip_build import SHAPE, build_clip

@@ -9,7 +9,8 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from agreid_plugin.hosts.mmengine.arguments import checked, said_of
+from agreid_plugin.errors import said_of
+from agreid_plugin.hosts.mmengine.arguments import checked
 from agreid_plugin.hosts.mmengine.base_model import ReIDModel, accuracy
 from agreid_plugin.hosts.mmengine.building import Config, build_objectives, head_maker, schema_of
 from agreid_plugin.hosts.mmengine.clip import build_towers

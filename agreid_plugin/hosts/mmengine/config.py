@@ -13,8 +13,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from agreid_plugin.errors import InputError, did_you_mean, first_line
-from agreid_plugin.hosts.mmengine.arguments import said_of
+from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of
 from agreid_plugin.hosts.mmengine.config_checks import BEYOND_THE_RUNNERS, check_values
 
 KEYS = (*(name for name in inspect.signature(Runner).parameters if name != "cfg"), *BEYOND_THE_RUNNERS)

@@ -15,19 +15,19 @@ from agreid_plugin.data.bad_images import POLICIES, BadImages, Labels
 from agreid_plugin.data.captions import clean
 from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets import Dataset, dataset_name, load
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.data.learned_attributes import to_rows
+from agreid_plugin.errors import InputError, said_of, unknown
 from agreid_plugin.evaluation import test_sets
 from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts.mmengine.agsynth import make_once
-from agreid_plugin.hosts.mmengine.arguments import checked, said_of
-from agreid_plugin.hosts.mmengine.building import rows_of
+from agreid_plugin.hosts.mmengine.arguments import checked
 from agreid_plugin.hosts.mmengine.registry import DATASETS
 from agreid_plugin.hosts.mmengine.structures import sample_of
 from agreid_plugin.hosts.mmengine.training_data import Translations, tell_long, training_captions, training_schema
 from agreid_plugin.hosts.mmengine.transforms import Tokenize
 from agreid_plugin.hosts.reporting import speak_through
 from agreid_plugin.hosts.surroundings import default_root
-from agreid_plugin.types import UNKNOWN, Record, platform_label
+from agreid_plugin.types import Record, platform_label, view_label
 
 _logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class ReIDDataset(BaseDataset):
         # By such words fast-reid sorts identities: a label is the same person in both hosts.
         words = {f"{name}_{record.pid}" for name, records in chosen.items() for record in records}
         labels = {word: label for label, word in enumerate(sorted(words))}
-        self._metainfo |= {"num_ids": len(labels), "attributes": rows_of(schema)}
+        self._metainfo |= {"num_ids": len(labels), "attributes": None if schema is None else to_rows(schema)}
         return [
             {
                 **_labels_of(record),
@@ -223,7 +223,7 @@ def _labels_of(record: Record) -> Info:
         "img_path": record.path,
         "pid": record.pid,
         "camera": record.camera,
-        "view": UNKNOWN if record.view is None else int(record.view),
+        "view": view_label(record.view),
         "platform": platform_label(record.platform),
     }
 

@@ -12,6 +12,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.adapter import to_batch
 from agreid_plugin.hosts.mmengine.arguments import checked
 from agreid_plugin.hosts.mmengine.base_model import accuracy
+from agreid_plugin.hosts.mmengine.baseline import last_vectors
 from agreid_plugin.hosts.mmengine.building import Config, build_objectives
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.losses import identity_objectives
@@ -47,7 +48,7 @@ class ReIDHead(BaseModule):
 
     def pre_logits(self, feats: Sequence[Tensor]) -> Tensor:
         """Return what images are compared by, the last feature behind the norm: tuple of (B, D) -> (B, D)."""
-        return self.neck.norm(_last(feats))
+        return self.neck.norm(last_vectors(feats))
 
     def forward(self, feats: Sequence[Tensor]) -> Tensor:
         """Return the logits: (B, C)."""
@@ -55,7 +56,7 @@ class ReIDHead(BaseModule):
 
     def loss(self, feats: Sequence[Tensor], data_samples: Sequence[BaseDataElement]) -> dict[str, Tensor]:
         """Return the terms to minimize, `loss_*`, and how often the identity is right."""
-        features = _last(feats)
+        features = last_vectors(feats)
         batch = to_batch(features, data_samples).with_(images=None)
         if batch.pids is None:
             raise InputError("the data samples have no gt_label, which ReIDHead learns from")
@@ -75,13 +76,3 @@ class ReIDHead(BaseModule):
         for sample, score in zip(found, scores, strict=True):
             sample.set_pred_score(score).set_pred_label(score.argmax(dim=0, keepdim=True))
         return found
-
-
-def _last(feats: Sequence[Tensor] | Tensor) -> Tensor:
-    """Return one vector an image; maps are averaged."""
-    features = feats if isinstance(feats, Tensor) else feats[-1]
-    if features.dim() == 4:
-        features = features.mean(dim=(2, 3))
-    if features.dim() != 2:
-        raise InputError(f"features={tuple(features.shape)} should be one vector or one map an image")
-    return features

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, said_of
 from agreid_plugin.hosts.mmengine import baseline
-from agreid_plugin.hosts.mmengine.arguments import checked, said_of
+from agreid_plugin.hosts.mmengine.arguments import checked
 from agreid_plugin.hosts.mmengine.backbones import HostBackbone, core_of
 from agreid_plugin.hosts.mmengine.base_model import ReIDModel, accuracy
 from agreid_plugin.hosts.mmengine.baseline import ForeignBackbone

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agreid_plugin.hosts.mmengine.building import Config, rows_of, schema_of
+from agreid_plugin.data.learned_attributes import to_rows
+from agreid_plugin.hosts.mmengine.building import Config, schema_of
 from agreid_plugin.hosts.mmengine.clip import spelled
 from agreid_plugin.nn.clip_weights import needs_quick_gelu
 
@@ -25,7 +26,7 @@ def settled(model: Config) -> dict[str, Any]:
         needed = needs_quick_gelu(spelled(clip.get("quick_gelu", "auto")), clip.get("pretrained"))
         known["clip"] = {**clip, "quick_gelu": "yes" if needed else "no"}
     if isinstance(known.get("attributes"), dict):
-        known["attributes"] = rows_of(schema_of(known["attributes"]))
+        known["attributes"] = to_rows(schema_of(known["attributes"]))
     return known
 
 

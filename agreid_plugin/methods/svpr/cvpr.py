@@ -99,6 +99,11 @@ class Refinement(nn.Module):
         count = max(1, int(self.keep * candidates.shape[1]))
         return self.scores(query, candidates).topk(count, dim=-1)
 
+    @staticmethod
+    def chosen_patches(_: tuple[Tensor | None, ...], refined: Refined) -> dict[str, Tensor]:
+        """Return the patches that the query chooses in each stage, of a call's inputs and output: (B, 1, k) each."""
+        return {f"stage {number}": places.unsqueeze(1) for number, places in enumerate(refined.chosen, start=1)}
+
     def extra_repr(self) -> str:
         """Name the hyper-parameters when printed."""
         return f"stages={self.stages}, keep={self.keep:g}, momentum={self.momentum:g}"

@@ -87,3 +87,11 @@ class DLFM(nn.Module):
         specific = self.specific(queries.specific, encoded.view, encoded.patches)
         first = encoded.identity if self.token is None else self.token.expand_as(encoded.identity)
         return self.fusion(torch.cat([first.unsqueeze(1), invariant, specific], dim=1))[:, 0]
+
+    def chosen_patches(self, inputs: tuple[Queries, Encoded], _: Tensor) -> dict[str, Tensor]:
+        """Return the patches that the queries of each branch choose, of a call's inputs and output: (B, M, K) each."""
+        queries, encoded = inputs
+        return {
+            "identity": self.invariant.nearest(queries.invariant, encoded.identity, encoded.patches),
+            "view": self.specific.nearest(queries.specific, encoded.view, encoded.patches),
+        }

@@ -1,4 +1,4 @@
-"""What VDT and ViSA train with on the real datasets: ViT-B/16 from ImageNet, SGD, 120 epochs, AMP."""
+"""What VDT, ViSA and VIF-AGReID train with on the real datasets: ViT-B/16 from ImageNet, SGD, 120 epochs, AMP."""
 
 _base_ = ["./cargo_256x128.py", "./runtime.py"]
 

@@ -22,7 +22,6 @@ patch = PATCHES.add
 )
 def safe_checkpoints() -> None:
     """Load tensors and plain values only, from the host's format or a plain state dict."""
-
     from agreid_plugin.nn.checkpoints import read_checkpoint
 
     host("utils.checkpoint").Checkpointer._load_file = lambda self, path: read_checkpoint(path)  # noqa: ARG005

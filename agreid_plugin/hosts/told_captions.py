@@ -1,0 +1,38 @@
+"""What both hosts say of captions before a model reads them: how many are translated, and how many too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from logging import Logger
+
+from agreid_plugin.data.captions import back_translations, captions_of, clean
+from agreid_plugin.data.datasets import Dataset
+from agreid_plugin.nn.clip import Tokenizer
+from agreid_plugin.types import Record
+
+Translations = dict[tuple[str, str], str]
+"""(image, caption) -> its back-translation."""
+
+
+def told_translations(datasets: Iterable[Dataset], setting: str, logger: Logger) -> Translations:
+    """Return the back-translations of training captions, and say how many there are.
+
+    Args:
+        datasets: what is trained on.
+        setting: what the user asked for them with.
+        logger: where it is said.
+    """
+    found = {pair: text for dataset in datasets for pair, text in back_translations(dataset).items()}
+    if found:
+        logger.info("%d training captions have a back-translation", len(found))
+    else:
+        logger.warning("no training caption has a back-translation: %s changes nothing", setting)
+    return found
+
+
+def tell_long(tokenizer: Tokenizer, records: Iterable[Record], which: str, logger: Logger) -> None:
+    """Say in one line how many captions of `which` records are too long, if any are."""
+    captions = captions_of(records)
+    long = sum(tokenizer.is_long(clean(caption)) for caption in captions)
+    if long:
+        logger.info("%d of %d %s captions have more than %d tokens: cut", long, len(captions), which, tokenizer.length)
