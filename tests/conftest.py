@@ -12,6 +12,7 @@ import torch
 import yaml
 from market import make_market
 from quicker import format_once, import_hosts_once, leave_imports_alone
+from small_mmengine_config import write_config
 from zygote import zygote
 
 from agreid_plugin.cli import main
@@ -40,15 +41,14 @@ SMALL_CONFIG = {
     },
     "TEST": {"EVAL_PERIOD": 1, "IMS_PER_BATCH": 16},
 }
-
-
 ROOT = Path(__file__).parents[1]
 MOST_WORKERS = 4  # each imports both hosts, about a gigabyte
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """In how many processes tests run unless `-n` says it."""
-    return min(MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    """In how many processes tests run unless `-n` says it: one more than cores, as tests also wait for processes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST_WORKERS, cores + 1)
 
 
 def recipes(*projects: str) -> list[Path]:
@@ -107,6 +107,12 @@ def config_file(tmp_path, market) -> Path:
 
 
 @pytest.fixture
+def tiny_py(tmp_path, agsynth) -> Path:
+    """A configuration of mmengine's that trains VDT on `agsynth` in a second."""
+    return write_config(tmp_path / "tiny.py", agsynth)
+
+
+@pytest.fixture
 def fastreid_command(capfd):
     """Run the `fastreid` command in this process."""
 
@@ -115,7 +121,8 @@ def fastreid_command(capfd):
             logging.getLogger(name).handlers.clear()
         _forget_host_loggers()
         capfd.readouterr()
-        code = main([str(argument) for argument in argv])
+        with _same_scope():
+            code = main([str(argument) for argument in argv])
         out, err = capfd.readouterr()
         return Outcome(code, out, err)
 
@@ -171,10 +178,12 @@ def _managed() -> list:
 def _same_scope():
     """Keep what the last runner of a process leaves behind in mmengine from what comes next."""
     before = {kind: dict(kind._instance_dict) for kind in _managed()}
-    yield
-    for kind in _managed():
-        kind._instance_dict.clear()
-        kind._instance_dict.update(before.get(kind, {}))
+    try:
+        yield
+    finally:
+        for kind in _managed():
+            kind._instance_dict.clear()
+            kind._instance_dict.update(before.get(kind, {}))
 
 
 @pytest.fixture(autouse=True)

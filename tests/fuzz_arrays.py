@@ -51,11 +51,15 @@ def features_of(folder: Path) -> FeatureSet:
 
 def results_of(features: FeatureSet) -> list:
     """Evaluate them."""
+    return [evaluate(*_asked(features))]
+
+
+def _asked(features: FeatureSet) -> tuple[Any, ...]:
+    """Return what protocols are computed from: features and labels of queries and gallery, and the protocol."""
     task = protocol("CARGO/ALL")
-    sides = select(task, features.dataset)
-    query, gallery = ([*sides.query], [*sides.gallery])
-    rows = [features.images[0][features.rows(side)] for side in (query, gallery)]
-    return [evaluate(*rows, Meta.of(query), Meta.of(gallery), task)]
+    chosen = select(task, features.dataset)
+    sides = [[*chosen.query], [*chosen.gallery]]
+    return (*(features.images[0][features.rows(side)] for side in sides), *map(Meta.of, sides), task)
 
 
 def _make_features(folder: Path) -> Path:
@@ -87,10 +91,7 @@ def _read_results(file: Path) -> None:
 
 
 def _make_thresholds(folder: Path) -> Path:
-    features, task = features_of(folder), protocol("CARGO/ALL")
-    sides = [[*side] for side in (select(task, features.dataset).query, select(task, features.dataset).gallery)]
-    rows = [features.images[0][features.rows(side)] for side in sides]
-    calibrate(*rows, *map(Meta.of, sides), task, fprs=(0.5,), draws=2).save(folder / "calibration.json")
+    calibrate(*_asked(features_of(folder)), fprs=(0.5,), draws=2).save(folder / "calibration.json")
     return folder / "calibration.json"
 
 

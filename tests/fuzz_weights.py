@@ -52,21 +52,11 @@ CLIP_STATE["text.token_embedding.weight"] = CLIP_STATE["text.token_embedding.wei
 def odd_tensors() -> list[torch.Tensor]:
     """Tensors that are nobody's weights."""
     return [
-        *(
-            torch.zeros(0),
-            torch.zeros(()),
-            torch.ones(1, 5, 6),
-            torch.ones(2, 3, 4, 5, 6),
-            torch.ones(6, dtype=torch.int8),
-        ),
+        *(torch.zeros(0), torch.zeros(()), torch.ones(1, 5, 6), torch.ones(2, 3, 4, 5, 6), torch.ones(6).char()),
         *(torch.full((6,), torch.nan), torch.full((6,), torch.inf), torch.full((6,), 1e38), torch.ones(6).bool()),
         *(torch.ones(6, dtype=torch.complex64), torch.ones(6, dtype=torch.bfloat16), torch.ones(3, 2).to_sparse()),
-        *(
-            torch.zeros(1).expand(2**40),
-            torch.zeros(1).expand(6),
-            torch.ones(6, device="meta"),
-            torch.arange(12.0)[::2],
-        ),
+        *(torch.zeros(1).expand(2**40), torch.zeros(1).expand(6), torch.ones(6, device="meta")),
+        torch.arange(12.0)[::2],
     ]
 
 

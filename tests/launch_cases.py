@@ -18,6 +18,17 @@ from agreid_plugin.hosts import launching
 from agreid_plugin.hosts.process_group import at_step, member
 
 ALONE = {"launcher": None, "num_gpus": None, "num_machines": 1, "machine_rank": 0, "dist_url": None, "resume": False}
+OF_SRUN = {
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_PROCID": "4",
+    "SLURM_NTASKS": "5",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "2",
+    "SLURM_NODELIST": "gpu[07-08],cpu1",
+    "SLURM_TASKS_PER_NODE": "2(x2),1",
+}
+"""What one of five tasks of Slurm's finds in its environment: the only one on the last of three machines."""
 
 
 def arguments(processes: int | None = 2, timeout: float = 60.0, **given) -> Namespace:
@@ -65,7 +76,6 @@ SABOTAGE = {
     "fail": _fail,
     "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sleep": lambda: time.sleep(600),
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "exit": lambda: os._exit(7),
 }
 
@@ -97,9 +107,9 @@ def sleeping_training(cfg, args: Namespace) -> None:
     Until then they wait for each other as long as it takes, and for 3 seconds from there on: on a busy machine one may
     be as late with its imports.
     """
-    from agreid_plugin.hosts.fastreid import run
+    from agreid_plugin.hosts.fastreid import hooks, run
 
-    told = hooks().StepTold.before_step
+    told = hooks.StepTold.before_step
 
     def told_then_sleeping(hook) -> None:
         told(hook)
@@ -109,12 +119,5 @@ def sleeping_training(cfg, args: Namespace) -> None:
             distributed_c10d._set_pg_timeout(timedelta(seconds=3), dist.group.WORLD)
             SABOTAGE["sleep" if dist.get_rank() == 1 else "nothing"]()
 
-    hooks().StepTold.before_step = told_then_sleeping
+    hooks.StepTold.before_step = told_then_sleeping
     run._train_process(cfg, args)
-
-
-def hooks():
-    """The module, which needs fast-reid."""
-    from agreid_plugin.hosts.fastreid import hooks
-
-    return hooks

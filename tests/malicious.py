@@ -54,11 +54,10 @@ def slipping_tar(path: Path) -> Path:
     return path
 
 
-def zip_bomb(path: Path, name: str, head: bytes = b"", size: int = 2**31) -> Path:
-    """Write a small zip file that claims to hold `size` bytes, and does: zeros."""
+def zip_bomb(path: Path, name: str, size: int) -> Path:
+    """Write a small zip file that holds `size` bytes, all of them zeros."""
     whole = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
     with whole as archive, archive.open(name, "w", force_zip64=True) as stream:
-        stream.write(head)
         for _ in range(size // 2**24):
             stream.write(bytes(2**24))
     return path

@@ -1,10 +1,14 @@
-"""Several processes of a test, forked from it, so that nothing is imported again and what it registered is there."""
+"""Several processes of a test, forked from it, so that nothing is imported again and what it registered is there.
+
+Machines, each of which starts processes, are threads of the test.
+"""
 
 import json
 import multiprocessing
 import os
 import queue
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,22 +17,24 @@ import torch
 import torch.distributed as dist
 from conftest import Outcome
 
+MOST_SECONDS = 120
 
-def in_processes(count: int, work: Callable[[], str], grouped: bool = True, seconds: float = 120) -> list[str]:
+
+def in_processes(count: int, work: Callable[[], str], grouped: bool = True) -> list[str]:
     """Run `work` in processes; return what each returned, or the error it raised, by rank.
 
     They are told what torchrun would tell them, and share a gloo group if they are to be `grouped`.
     """
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    given = (count, _free_port(), grouped, work, results)
+    given = (count, free_port(), grouped, work, results)
     processes = [context.Process(target=_run, args=(rank, *given)) for rank in range(count)]
     for process in processes:
         process.start()
     try:
-        found = dict(results.get(timeout=seconds) for _ in processes)
+        found = dict(results.get(timeout=MOST_SECONDS) for _ in processes)
     except queue.Empty:
-        raise AssertionError(f"{count} processes did not end within {seconds} s") from None
+        raise AssertionError(f"{count} processes did not end within {MOST_SECONDS} s") from None
     finally:
         for process in processes:
             process.join(5)
@@ -71,7 +77,27 @@ def _run(rank: int, count: int, port: int, grouped: bool, work: Callable[[], str
     results.put((rank, told))
 
 
-def _free_port() -> int:
+def on_machines(call: Callable[[int], None], number: int = 2) -> list[BaseException | None]:
+    """Run `call(machine)` for all machines at the same time, and return how each ended."""
+    ends: list[BaseException | None] = [None] * number
+
+    def one(machine: int) -> None:
+        try:
+            call(machine)
+        except Exception as error:
+            ends[machine] = error
+
+    threads = [threading.Thread(target=one, args=(machine,)) for machine in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(MOST_SECONDS)
+    assert not any(thread.is_alive() for thread in threads), f"{number} machines did not end"
+    return ends
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]

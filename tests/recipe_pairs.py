@@ -5,13 +5,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
 from agreid_plugin.hosts.fastreid.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.config import changed, load_config
 
-ROOT = Path(__file__).parents[1]
 PROJECTS = ROOT / "projects"
 IDENTITIES = {"CARGO": 2500, "CP2108": 1442, "TAG_PEDES": 4840}  # as published
 IDENTITIES_OF_AGSYNTH = 100  # half of the people

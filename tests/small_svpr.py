@@ -1,4 +1,4 @@
-"""A tiny SVPR-ReID for tests: width 16, 8 patches, three blocks, two attributes of two and three values."""
+"""A tiny SVPR-ReID for tests: width 16, 8 patches, three blocks, three attributes of two or three values."""
 
 import torch
 from torch import Tensor
@@ -54,18 +54,14 @@ def without_dropout(method: torch.nn.Module) -> torch.nn.Module:
     return method
 
 
-def batch(images: int = 6, seed: int = 1) -> Batch:
-    """Of three identities, aerial and ground, with attributes of which some are unknown."""
-    generator = torch.Generator().manual_seed(seed)
-    views = torch.tensor([View.AERIAL, View.GROUND, View.GROUND] * 2)[:images]
-    platforms = torch.tensor([PLATFORMS.index(each) for each in ("uav", "cctv", "wearable") * 2])[:images]
-    attributes = torch.tensor([[0, 2, 1], [0, 2, 1], [1, -1, 0], [1, -1, 0], [-1, -1, -1], [0, 1, 1]])[:images]
+def batch() -> Batch:
+    """Six images of three identities, aerial and ground, with attributes of which some are unknown."""
     return Batch(
-        images=torch.randn(images, 3, 32, 16, generator=generator),
-        pids=torch.tensor([0, 0, 1, 1, 2, 2])[:images],
-        views=views,
-        platforms=platforms,
-        attributes=attributes,
+        images=torch.randn(6, 3, 32, 16, generator=torch.Generator().manual_seed(1)),
+        pids=torch.tensor([0, 0, 1, 1, 2, 2]),
+        views=torch.tensor([View.AERIAL, View.GROUND, View.GROUND] * 2),
+        platforms=torch.tensor([PLATFORMS.index(each) for each in ("uav", "cctv", "wearable") * 2]),
+        attributes=torch.tensor([[0, 2, 1], [0, 2, 1], [1, -1, 0], [1, -1, 0], [-1, -1, -1], [0, 1, 1]]),
     )
 
 

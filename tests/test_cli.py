@@ -58,6 +58,8 @@ def test_output_folder_that_cannot_be_written(fastreid_command, config_file, tmp
         (["train", "--config", "a.py", "--launcher", "slrm"], ["'slrm' unknown (did you mean slurm?)"]),
         (["train", "--config", "a.py"], ["config file a.py does not exist"]),
         (["list", "hooks"], ["fastreid has no hooks; it has: architectures"]),
+        (["bench", "agsynth", "--images", "0"], ["--images is 0, but must be 1 or more"]),
+        (["bench", "evaluation", "--python-queries", "0"], ["--python-queries is 0, but must be 1 or more"]),
         ([], ["COMMAND"]),
     ],
 )

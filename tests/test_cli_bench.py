@@ -4,16 +4,16 @@ import re
 
 import pytest
 from conftest import assert_one_line
+from tables import rows_of
 
 
 def test_evaluators_rank_the_same_features(fastreid_command):
     sizes = ["--queries", 40, "--gallery", 400, "--width", 16, "--python-queries", 40]
     outcome = fastreid_command("bench", "evaluation", *sizes)
     assert outcome.code == 0, outcome.err
-    rows = [line.split("|") for line in outcome.out.splitlines() if re.match(r"\| (ours|fast-reid)", line)]
-    assert rows[0][1].strip() == "ours"
-    assert len(rows) >= 2
-    assert len({row[-2].strip() for row in rows}) == 1  # one mAP
+    _, _, *rows = rows_of(outcome.out).items()  # below the head and its line
+    assert [name.partition(",")[0] for name, _ in rows][:2] == ["ours", "fast-reid"]
+    assert len({cells[-1].strip() for _, cells in rows}) == 1  # one mAP
 
 
 def test_agsynth_speed_of_both_sizes(fastreid_command):
@@ -25,7 +25,7 @@ def test_visa_and_its_equations_have_the_same_outputs(fastreid_command):
     sizes = ["--model", "tiny", "--batch", 4, "--size", "40x28", "--repeats", 1]  # norms over 2 magnify rounding
     outcome = fastreid_command("bench", "visa", *sizes, "--variant", "released")
     assert outcome.code == 0, outcome.err
-    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in outcome.out.splitlines() if line[:1] == "|"}
+    rows = rows_of(outcome.out)
     for name in ("forward", "training step", "graphs alone", "experts alone"):
         assert float(rows[name][-1]) < 1e-4, name
     for name in ("encoder", "experts and routers", "graphs", "fusion"):
@@ -53,7 +53,7 @@ def test_plrm_and_the_loop_have_the_same_outputs(fastreid_command):
     outcome = fastreid_command("bench", "plrm", "--images", 3, "--size", "50x37", "--repeats", 1)
     assert outcome.code == 0, outcome.err
     assert "3 images of 50x37" in outcome.out
-    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in outcome.out.splitlines() if line[:1] == "|"}
+    rows = rows_of(outcome.out)
     for name in ("ours", "loop over patches"):
         assert all(float(cell.strip().rstrip("x").replace(",", "")) >= 0 for cell in rows[name])
     assert float(re.search(r"largest difference of a pixel: (\S+),", outcome.out)[1]) < 1e-5
@@ -76,7 +76,7 @@ def test_cached_text_gives_the_same_features(fastreid_command, variant):
     sizes = ["--model", "tiny", "--batch", 3, "--size", "48x32", "--repeats", 1]
     outcome = fastreid_command("bench", "svpr", *sizes, "--variant", variant)
     assert outcome.code == 0, outcome.err
-    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in outcome.out.splitlines() if line[:1] == "|"}
+    rows = rows_of(outcome.out)
     ways = ("text for every image", "text once a batch", "text cached")
     assert all(float(rows[way][-1]) < 1e-5 for way in ways)
     every, batch, cached = (float(rows[way][-2]) for way in ways)  # operations

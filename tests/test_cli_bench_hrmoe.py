@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import assert_one_line
+from tables import rows_of
 
 from agreid_plugin.hosts.fastreid import bench_hrmoe
 from agreid_plugin.methods.tag_clip import HRMoEBlock
@@ -19,7 +20,7 @@ def test_experts_by_view_have_the_same_outputs_and_fewer_operations(fastreid_com
     outcome = fastreid_command("bench", "hrmoe", *sizes, "--top-k", top_k)
     assert outcome.code == 0, outcome.err
     assert f"TAG-CLIP tiny, top {top_k} of 6 experts, 4 images of 48x32" in outcome.out
-    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in outcome.out.splitlines() if line[:1] == "|"}
+    rows = rows_of(outcome.out)
     for name in TASKS:
         assert float(rows[name][-1]) < 1e-3, name
     for name in TASKS[:2]:

@@ -1,6 +1,10 @@
 """`fastreid data`: make, check, list."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,7 +47,7 @@ def test_one_seed_makes_one_tree(made, tmp_path):
         assert made("--seed", seed, root=root).code == 0
     a, b, c = (tree(tmp_path / root) for root in "abc")
     assert a == b
-    assert a.keys() != c.keys() or any(a[name] != c[name] for name in a)
+    assert a != c
 
 
 def test_a_folder_that_is_not_empty_is_kept(made, tmp_path):
@@ -98,7 +102,79 @@ def test_a_foreign_name_is_told_and_can_be_skipped(made, fastreid_command, tmp_p
     check = ["data", "check", "CARGO", "--root", tmp_path / "data"]
     assert_one_line(fastreid_command(*check), "holiday.jpg", "1 of")
     outcome = fastreid_command(*check, "--skip-bad-names")
+    assert outcome.code == 2
+    assert "problem: 1 images left out because of their names: " in outcome.out
     assert "holiday.jpg" in outcome.out
+
+
+@pytest.mark.parametrize(("separator", "option"), [(";", ";"), ("\t", r"\t")])
+def test_a_table_of_ones_own_is_checked_as_it_is_trained_on(fastreid_command, tmp_path, separator, option):
+    rows = ["path,pid,camera,split", "1.png,1,1,", "2.png,1,2,", "3.png,2,1,query", "4.png,2,2,gallery"]
+    table, pictures = tmp_path / "people.csv", tmp_path / "pictures"
+    table.write_text("\n".join(rows).replace(",", separator))
+    pictures.mkdir()
+    for number in range(1, 5):
+        Image.new("RGB", (8, 16)).save(pictures / f"{number}.png")
+    check = ["data", "check", "csv", "--root", table, "--json"]
+    assert_one_line(fastreid_command(*check), f"{separator!r} separates its columns")
+    outcome = fastreid_command(
+        *check, "--delimiter", option, "--image-folder", pictures, "--aerial-cameras", 1, "--split", "val"
+    )
+    assert outcome.code == 0, outcome.out
+    told = json.loads(outcome.out)["breakdown"]
+    assert {name: counts for name, counts in told.items() if name.endswith("view")} == {
+        "val view": {"aerial": 1, "ground": 1},
+        "query view": {"aerial": 1},
+        "gallery view": {"ground": 1},
+    }
+    assert_one_line(fastreid_command(*check, "--delimiter", ";;"), "delimiter ';;' should be one character")
+
+
+PLUGIN = """
+from pathlib import Path
+
+from agreid_plugin.data.datasets import Source
+from agreid_plugin.data.protocols import add_dataset
+from agreid_plugin.types import Record
+
+
+def parse(tree):
+    names = {split: tree.images(split, tree.need(split)) for split in ("query", "gallery")}
+    return [Record(str(path), int(path.stem), split=split) for split, paths in names.items() for path in paths]
+
+
+add_dataset("Campus", Source(parse, ("campus",), "our campus", "ours"), Path(__file__).with_name("campus.yml"))
+"""
+
+
+def test_a_dataset_of_a_plugin_is_checked_captioned_and_listed(tmp_path):
+    """In a process of its own, to which the plugin is installed as pip would: its file and its metadata on the path."""
+    info, photos = tmp_path / "campus-1.0.dist-info", tmp_path / "photos"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: campus\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fastreid.plugins]\ncampus = campus\n")
+    (tmp_path / "campus.py").write_text(PLUGIN)
+    (tmp_path / "campus.yml").write_text("Campus: {ALL: {source: our own rule}}\n")
+    for split in ("query", "gallery"):
+        (photos / split).mkdir(parents=True)
+        Image.new("RGB", (8, 16)).save(photos / split / "7.png")
+    commands = [
+        ["data", "check", "campus", "--root", photos],
+        ["data", "caption", "--dataset", "campus", "--root", photos, "--out", tmp_path / "captions.json", "--dry-run"],
+        ["data", "list"],
+    ]
+    code = "import json, sys; from agreid_plugin.cli import main; sys.exit(sum(map(main, json.loads(sys.argv[1]))))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(commands, default=str)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Campus/ALL queries: 1 (not published)" in done.stdout
+    assert "no problem found" in done.stdout
+    assert "captions.json.prompts.jsonl" in done.stdout
+    assert re.search(r"Campus: our campus\n  ours\n  Campus/ALL +our own rule\n", done.stdout)
 
 
 def test_list_names_every_protocol_with_its_source(fastreid_command):

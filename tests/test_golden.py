@@ -3,15 +3,15 @@
 The recorded numbers and how they were made are in `golden/`. All of it goes through the converter.
 """
 
-import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from golden import detweights
+from golden.recording import arrays_of, assert_near, shapes_of
 from torch import Tensor
 
 from agreid_plugin.losses import LoadBalanceLoss
@@ -22,11 +22,11 @@ from agreid_plugin.nn.graph import nearest_patches
 from agreid_plugin.nn.vit import build_vit
 from agreid_plugin.types import Batch
 
-FOLDER = Path(__file__).parent / "golden"
-SHAPES: dict[str, list[int]] = json.loads((FOLDER / "visa_cargo.keys.json").read_text())
+SHAPES = shapes_of("visa_cargo")
 VIEWS = {"eval": [0, 1, 1, 0], "swap": [1, 0, 0, 1]}
 EXPERTS = 8
 CLOSE = 2e-5  # the released code differs from itself in float64 by up to 7e-6
+assert_close = partial(assert_near, tolerance=CLOSE)
 LOSSES = {
     "loss_cls_id": "loss_cls_id",
     "loss_triplet_id": "loss_triplet_id",
@@ -61,8 +61,7 @@ class Step:
 
 @pytest.fixture(scope="module")
 def recorded() -> dict[str, np.ndarray]:
-    with np.load(FOLDER / "visa_cargo.npz") as archive:
-        return dict(archive)
+    return arrays_of("visa_cargo")
 
 
 @pytest.fixture(scope="module")
@@ -164,12 +163,6 @@ def released_name(name: str) -> str:
         if changed:
             break
     return name
-
-
-def assert_close(found: Tensor, expected: np.ndarray, tolerance: float = CLOSE) -> None:
-    assert found.shape == expected.shape
-    difference = np.abs(found.detach().numpy() - expected).max()
-    assert difference < tolerance, difference
 
 
 def routings(queries: Queries, views: Tensor) -> dict[str, tuple[Tensor, Routing]]:

@@ -3,16 +3,15 @@
 The recorded numbers and how they were made are in `golden/`. All of it goes through the converter.
 """
 
-import json
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from golden import detweights_clip
+from golden.recording import arrays_of, assert_near, shapes_of
 from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
@@ -22,8 +21,7 @@ from agreid_plugin.methods.svpr.asmoe import AttributeFeatures
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import UNKNOWN, Batch
 
-FOLDER = Path(__file__).parent / "golden"
-SHAPES: dict[str, list[int]] = json.loads((FOLDER / "svpr_agreidv1.keys.json").read_text())
+SHAPES = shapes_of("svpr_agreidv1")
 SCHEMA = AttributeSchema(QUT_GROUPS)
 WORDS = {"cctv": "ground", "wearable": "aerial", "uav": "<end_of_text>"}  # the released labels 0, 1, 2
 VIEWS, PLATFORMS = torch.tensor([1, 1, 0]), torch.tensor([1, 2, 0])  # ours, of these labels
@@ -53,8 +51,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def recorded() -> dict[str, np.ndarray]:
-    with np.load(FOLDER / "svpr_agreidv1.npz") as archive:
-        return dict(archive)
+    return arrays_of("svpr_agreidv1")
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +89,7 @@ def run(model) -> Run:
     }
     for name, module in watched.items():
         module.register_forward_hook(lambda _, inputs, made, name=name: calls[name].append((inputs, made)))
-    images = detweights_clip.normalise(detweights_clip.images(2, 256, 128), "svpr")[[0, 1, 0, 0]]
+    images = detweights_clip.normalize(detweights_clip.images(2, 256, 128), "svpr")[[0, 1, 0, 0]]
     labels = [0, 1, 1, 2]
     with torch.no_grad():
         outputs = model(Batch(images=images, views=VIEWS[labels], platforms=PLATFORMS[labels]))
@@ -100,10 +97,8 @@ def run(model) -> Run:
 
 
 def assert_close(found: Tensor, expected: np.ndarray, tolerance: float = CLOSE) -> None:
-    found = found.detach()[: len(expected)]
-    assert found.shape == expected.shape
-    difference = np.abs(found.numpy() - expected).max()
-    assert difference < tolerance, difference
+    """As many images as were recorded, the first ones."""
+    assert_near(found[: len(expected)], expected, tolerance)
 
 
 def test_dropped_parts(converted):

@@ -6,13 +6,14 @@ The recorded numbers and how they were made are in `golden/`. All of it goes thr
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from golden import detweights_clip as detweights
+from golden.recording import FOLDER, arrays_of, assert_near, shapes_of
 from torch import Tensor
 
 from agreid_plugin.methods.conversion import Converted, convert_tag_clip
@@ -27,11 +28,11 @@ from agreid_plugin.methods.tag_clip import (
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import Batch
 
-FOLDER = Path(__file__).parent / "golden"
-SHAPES: dict[str, list[int]] = json.loads((FOLDER / "tagclip.keys.json").read_text())
+SHAPES = shapes_of("tagclip")
 RECORDED_LOSSES = json.loads((FOLDER / "tagclip.losses.json").read_text())
 BLOCKS = (6, 7, 8)
 CLOSE = 1e-4
+assert_close = partial(assert_near, tolerance=CLOSE)
 RELEASED_PARTS = {
     "linear": {"image": "visual_emb_layer.fc", "text": "textual_emb_layer.linear"},
     "fc1": {"image": "visual_emb_layer.mlp.layers.0", "text": "textual_emb_layer.mlp.layers.0"},
@@ -59,8 +60,7 @@ class Step:
 
 @pytest.fixture(scope="module")
 def recorded() -> dict[str, np.ndarray]:
-    with np.load(FOLDER / "tagclip.npz") as archive:
-        return dict(archive)
+    return arrays_of("tagclip")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def model(converted) -> TAGCLIP:
 
 @pytest.fixture(scope="module")
 def towers(model, recorded) -> Towers:
-    images = detweights.normalise(detweights.images(8, 224, 224), "imagenet")
+    images = detweights.normalize(detweights.images(8, 224, 224), "imagenet")
     names = ("tokens", "tokens_long")
     tokens = {name: torch.from_numpy(recorded[name].astype(np.int64)) for name in names}
     model.eval()
@@ -130,12 +130,6 @@ def steps(model, towers, recorded, images, texts) -> dict[str, Step]:
         found[name] = Step(batch, TAGCLIPOutputs(*pair, *(model.classifier(one.whole) for one in pair)))
     model.eval()
     return found
-
-
-def assert_close(found: Tensor, expected: np.ndarray, tolerance: float = CLOSE) -> None:
-    assert found.shape == expected.shape
-    difference = np.abs(found.detach().numpy() - expected).max()
-    assert difference < tolerance, difference
 
 
 def test_generator_draws_what_was_recorded():

@@ -1,8 +1,17 @@
 import pytest
 import torch
 
-from agreid_plugin.errors import InputError, did_you_mean, unknown
-from agreid_plugin.types import PLATFORMS, UNKNOWN, Batch, Record, View, platform_label
+from agreid_plugin.types import (
+    PLATFORMS,
+    UNKNOWN,
+    Batch,
+    Record,
+    View,
+    platform_label,
+    view_label,
+    view_of,
+    view_word,
+)
 
 
 def batch() -> Batch:
@@ -16,6 +25,12 @@ def batch() -> Batch:
 
 def test_views_have_one_encoding():
     assert (int(View.AERIAL), int(View.GROUND)) == (0, 1)
+
+
+def test_views_have_words_and_labels_and_may_be_unknown():
+    assert [view_word(view) for view in (View.AERIAL, View.GROUND, None)] == ["aerial", "ground", ""]
+    assert [view_label(view) for view in (View.AERIAL, View.GROUND, None)] == [0, 1, UNKNOWN]
+    assert [view_of(label) for label in (0, 1, UNKNOWN)] == [View.AERIAL, View.GROUND, None]
 
 
 def test_platforms_have_one_encoding():
@@ -50,20 +65,3 @@ def test_to_moves_tensors_and_keeps_paths():
     moved = batch().to("meta")
     assert moved.images.device.type == "meta"
     assert moved.paths == ("a.jpg", "b.jpg")
-
-
-def test_nearest_name_is_suggested_whatever_its_case():
-    assert did_you_mean("cargo", ["CARGO", "LAGPeR"]) == " (did you mean CARGO?)"
-    assert did_you_mean("Marekt1501", ["Market1501"]) == " (did you mean Market1501?)"
-    assert did_you_mean("zzz", ["CARGO"]) == ""
-
-
-def test_unknown_lists_what_exists():
-    error = unknown("dataset", "CARG", ["LAGPeR", "CARGO"])
-    assert isinstance(error, InputError)
-    assert str(error) == "dataset 'CARG' unknown (did you mean CARGO?); known: CARGO, LAGPeR"
-
-
-def test_unknown_does_not_list_hundreds():
-    message = str(unknown("dataset", "x", [f"name{number:03d}" for number in range(90)]))
-    assert message.endswith("name019, ... (90 in all)")

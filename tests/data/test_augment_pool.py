@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -93,6 +95,28 @@ def test_erased_is_one_black_rectangle_of_a_tenth_to_a_fifth():
             assert 0.08 < black.float().mean() < 0.22
 
 
+def slow_jitter(image: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Brightness, contrast and saturation, pixel by pixel: a mix with black, with the mean gray, with the own gray."""
+    for change in torch.randperm(3, generator=generator).tolist():
+        factor = 0.9 + 0.2 * torch.rand((), generator=generator).item()
+        pixels = image.flatten(1).T.tolist()
+        grays = [0.2989 * red + 0.587 * green + 0.114 * blue for red, green, blue in pixels]
+        mean = sum(grays) / len(grays)
+        mixed = [
+            [factor * value + (1 - factor) * (0.0, mean, own)[change] for value in pixel]
+            for pixel, own in zip(pixels, grays, strict=True)
+        ]
+        image = torch.tensor(mixed).clamp(0, 255).T.reshape(image.shape)
+    return image
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_jitter_equals_the_slow_loop(seed):
+    image = picture(seed)
+    expected = slow_jitter(image, seeded(seed))
+    torch.testing.assert_close(OPERATIONS["jitter"](image, seeded(seed)), expected, rtol=0, atol=1e-3)
+
+
 def test_jitter_changes_by_a_tenth_at_most():
     image = torch.full((3, 4, 4), 100.0)  # gray all over: contrast and saturation find nothing to change
     values = torch.stack([result.mean() for result in results("jitter", image)])
@@ -106,6 +130,61 @@ def test_rotation_turns_by_15_degrees_at_most_and_leaves_corners_black():
         assert set(result.unique().tolist()) <= {0.0, 5.0}  # nearest pixels alone, nothing between
         assert (result[0, 12:29, 12:29] == 5).all()
         assert (result == 0).float().mean() < 0.12
+
+
+def slow_rotation(image: torch.Tensor, theta: float) -> torch.Tensor:
+    """Each pixel the nearest one of before, black where there was none."""
+    height, width = image.shape[1:]
+    turned, (cos, sin) = torch.zeros_like(image), (math.cos(math.radians(theta)), math.sin(math.radians(theta)))
+    for row in range(height):
+        for column in range(width):
+            dx, dy = column - (width - 1) / 2, row - (height - 1) / 2
+            x, y = round(dx * cos - dy * sin + (width - 1) / 2), round(dx * sin + dy * cos + (height - 1) / 2)
+            if 0 <= x < width and 0 <= y < height:
+                turned[:, row, column] = image[:, y, x]
+    return turned
+
+
+def test_rotation_equals_the_slow_loop_to_either_side():
+    angles = [30 * torch.rand((), generator=seeded(seed)).item() - 15 for seed in range(4)]
+    assert min(angles) < 0 < max(angles)
+    for seed, theta in enumerate(angles):
+        assert torch.equal(OPERATIONS["rotate"](picture(), seeded(seed)), slow_rotation(picture(), theta))
+
+
+def slow_enlarged(part: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Bilinear, pixel by pixel, the outermost ones repeated."""
+    rows, columns = part.shape[1:]
+    large = torch.zeros(3, height, width)
+    for row in range(height):
+        for column in range(width):
+            y, x = (row + 0.5) * rows / height - 0.5, (column + 0.5) * columns / width - 0.5
+            for r in (math.floor(y), math.floor(y) + 1):
+                for c in (math.floor(x), math.floor(x) + 1):
+                    share = (1 - abs(y - r)) * (1 - abs(x - c))
+                    large[:, row, column] += share * part[:, min(max(r, 0), rows - 1), min(max(c, 0), columns - 1)]
+    return large
+
+
+@pytest.mark.parametrize(("size", "ratio"), [((12, 12), (3 / 4, 4 / 3)), ((20, 10), (0.45, 0.55))])
+def test_a_crop_is_the_rectangle_enlarged(size, ratio):
+    image = torch.rand(3, *size, generator=seeded()) * 255
+    for seed in range(4):
+        by_width = 1 / ratio[1], 1 / ratio[0]  # the ratio of a crop is width by height, that of a rectangle the other
+        top, left, rows, columns = pool._rectangle(*size, (0.9, 1.0), by_width, seeded(seed))
+        expected = slow_enlarged(image[:, top : top + rows, left : left + columns], *size)
+        torch.testing.assert_close(OPERATIONS["crop"](image, seeded(seed), ratio=ratio), expected, rtol=0, atol=1e-3)
+
+
+def test_rectangles_by_hand():
+    # A fifth of 100 x 100 pixels, four times as high as wide: sqrt(2000 * 4) = 89 rows and sqrt(2000 / 4) = 22 columns.
+    generator = seeded()
+    found = [pool._rectangle(100, 100, (0.2, 0.2), (4.0, 4.0), generator) for _ in range(400)]
+    assert {(rows, columns) for _, _, rows, columns in found} == {(89, 22)}
+    assert {top for top, *_ in found} == set(range(12))
+    assert {left for _, left, *_ in found} > {0, 78}
+    assert max(left for _, left, *_ in found) == 78
+    assert pool._rectangle(100, 100, (0.9, 0.9), (4.0, 4.0), generator) is None
 
 
 def test_crops_of_square_images_keep_nine_tenths():

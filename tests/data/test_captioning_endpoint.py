@@ -16,10 +16,8 @@ from agreid_plugin.errors import InputError
 
 PICTURE = "data:image/png;base64,AAAA"
 
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
+pytest_plugins = ("caption_fixtures",)
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 def endpoint(url: str, **options) -> Endpoint:

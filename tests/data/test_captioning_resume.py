@@ -5,30 +5,17 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import trees
 from caption_server import numbered, press_ctrl_c, serve
-from caption_subjects import backend, sidecar, six_images, with_file
+from caption_subjects import backend, sidecar, with_file
 
 from agreid_plugin.data.captioning import AttributeBackend, Interrupted, Rules, write_captions
 from agreid_plugin.errors import InputError
 
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture
-def subjects(tmp_path):
-    return six_images(tmp_path / "TAG-PEDES" / "images")
-
-
-@pytest.fixture
-def out(tmp_path) -> Path:
-    return tmp_path / "TAG-PEDES" / "anno_dir" / "train_reid.json"
+pytest_plugins = ("caption_fixtures",)
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 def test_ctrl_c_keeps_what_is_done_and_nothing_is_asked_again(subjects, out, capfd):

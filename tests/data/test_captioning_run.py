@@ -6,27 +6,15 @@ from pathlib import Path
 
 import pytest
 from caption_server import SENTENCE, numbered, serve
-from caption_subjects import NAMES, backend, sidecar, six_images, with_file
+from caption_subjects import NAMES, backend, sidecar, with_file
 
 from agreid_plugin.data.captioning import AttributeBackend, Rules, load_subjects, write_captions, write_prompts
 from agreid_plugin.data.datasets import load
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import View
 
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture
-def subjects(tmp_path):
-    return six_images(tmp_path / "TAG-PEDES" / "images")
-
-
-@pytest.fixture
-def out(tmp_path) -> Path:
-    return tmp_path / "TAG-PEDES" / "anno_dir" / "train_reid.json"
+pytest_plugins = ("caption_fixtures",)
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 def test_annotations_are_read_back_by_the_parser_of_text_sets(subjects, out, tmp_path):

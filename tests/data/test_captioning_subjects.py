@@ -4,15 +4,12 @@ from pathlib import Path
 
 import pytest
 import trees
-from caption_subjects import NAMES, six_images, with_file
+from caption_subjects import NAMES, with_file
 
 from agreid_plugin.data.captioning import load_subjects, spread, unreadable, with_attributes
 from agreid_plugin.errors import InputError
 
-
-@pytest.fixture
-def subjects(tmp_path):
-    return six_images(tmp_path / "TAG-PEDES" / "images")
+pytest_plugins = ("caption_fixtures",)
 
 
 def test_attributes_of_images_go_before_those_of_identities(subjects, tmp_path):

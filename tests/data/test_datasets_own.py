@@ -93,6 +93,13 @@ def test_csv_with_the_least(tmp_path):
     ]
 
 
+def test_a_number_among_names_is_a_name(tmp_path):
+    trees.write_images(tmp_path, ["x.jpg", "y.jpg"])
+    trees.write_text(tmp_path / "t.csv", "path,pid\nx.jpg,zoe\ny.jpg,7\n")
+    found = [(r.pid, r.tags) for r in load("csv", tmp_path).records]
+    assert found == [(1, {"identity": "zoe"}), (0, {"identity": "7"})]
+
+
 @pytest.mark.parametrize(
     ("table", "words"),
     [
@@ -101,7 +108,7 @@ def test_csv_with_the_least(tmp_path):
         ('path,pid\n"x.jpg,1\n', ["not CSV", "line 2"]),
         ("path,pid,view\nx.jpg,1,top\n", ["line 2", "view 'top' unknown", "aerial"]),
         ("path,pid,split\nx.jpg,1,galery\n", ["line 2", "split 'galery' unknown", "did you mean gallery"]),
-        ("path,pid\nx.jpg,\n", ["line 2", "no pid"]),
+        ("path,pid\nx.jpg,\n", ["line 2", "no pid: say who"]),
         ("path,pid\nx.jpg,1\nz.jpg,1\n", ["1 of its 2 images do not exist", "z.jpg"]),
         ("path,pid\n", ["no rows"]),
         ("", ["no column path, pid", "found nothing"]),
@@ -128,6 +135,7 @@ def test_which_table(tmp_path):
         ({"pattern": r"(?P<id>\d+)"}, ["no group named pid", "only id"]),
         ({"pattern": r"(?P<pid>\d+"}, ["not a regular expression"]),
         ({"pattern": r"x(?P<pid>\d+)"}, ["1 of 1 names", "x(?P<pid>", "1_c1.jpg"]),
+        ({"pattern": r"(?P<pid>x*)"}, ["1 of 1 names", "1_c1.jpg"]),
         ({"pattern": r"(?P<pid>\d+)_(?P<view>c\d)"}, ["1_c1.jpg", "view 'c1' unknown"]),
         ({"identity_folders": True}, ["1 of 1 names", "1_c1.jpg"]),
         ({"split": "trian"}, ["split 'trian' unknown", "did you mean train"]),

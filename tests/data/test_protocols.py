@@ -153,7 +153,7 @@ def test_no_query_identity_in_the_gallery(tmp_path):
         select(protocol("CP2108", "G2A"), load("CP2108", root))
 
 
-def test_names(tmp_path):
+def test_names():
     assert protocol("cargo", "A2G") is protocol("CARGO/A2G")
     assert protocol("CARGO", "CARGO/A2G") is protocol("CARGO/A2G")
     with pytest.raises(InputError, match=r"CARGO protocol 'A2C' unknown .*known: A2A, A2G, AG-both"):

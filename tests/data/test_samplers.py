@@ -82,16 +82,17 @@ def test_same_seed_same_batches_other_seed_others():
     assert stream(1)[:32] != stream(1)[32:]  # the second round is another
 
 
+PIDS, VIEWS = people(*[(5, 5)] * 6, (1, 0), (1, 2))  # eight people, some with few images
+
+
 def plans(processes: int = 1) -> dict:
-    """Both ways to draw batches of 16 for the same eight people, some with few images."""
-    pids, views = people(*[(5, 5)] * 6, (1, 0), (1, 2))
+    """Both ways to draw batches of 16 of the same people."""
     return {
-        "random": RandomIdentities(pids, 16, 4, processes),
-        "balanced": ViewBalancedIdentities(pids, views, 16, 4, processes),
+        "random": RandomIdentities(PIDS, 16, 4, processes),
+        "balanced": ViewBalancedIdentities(PIDS, VIEWS, 16, 4, processes),
     }
 
 
-PIDS = people(*[(5, 5)] * 6, (1, 0), (1, 2))[0]
 both_plans = pytest.mark.parametrize("kind", ["random", "balanced"])
 
 

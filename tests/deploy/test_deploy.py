@@ -75,18 +75,21 @@ def test_a_photo_that_lies_on_its_side_is_set_up(model, image, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("image", "words"),
     [
-        (("nowhere.jpg",), "nowhere.jpg cannot be read as an image"),
-        ((np.zeros((4, 4), np.uint8),), "is no image"),
-        ((np.zeros((4, 4, 3), np.float32),), "of float32 is no image"),
-        ((np.zeros((0, 4, 3), np.uint8),), "is no image"),
-        (([None],), "NoneType cannot be read as an image"),
+        ("nowhere.jpg", "nowhere.jpg cannot be read as an image"),
+        (np.zeros((4, 4), np.uint8), "is no image"),
+        (np.zeros((4, 4, 3), np.float32), "of float32 is no image"),
+        (np.zeros((0, 4, 3), np.uint8), "is no image"),
+        ([None], "NoneType cannot be read as an image"),
     ],
 )
-def test_what_is_no_image_is_refused(model, arguments, words):
+def test_what_is_no_image_is_refused(model, image, words):
     with pytest.raises(InputError, match=words):
-        model(*arguments)
+        model(image)
+
+
+def test_what_the_file_does_not_take_is_refused(model):
     with pytest.raises(InputError, match="order 'GBR' unknown"):
         model([], order="GBR")
     with pytest.raises(InputError, match="this file has the image tower"):

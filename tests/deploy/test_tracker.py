@@ -75,9 +75,13 @@ def test_nothing_given_is_changed(reid, frame):
     np.testing.assert_array_equal(frame, before[1])
 
 
-def test_it_is_warmed_up_as_trackers_do(reid):
-    reid.warmup(imgsz=[(256, 128, 3)])
+def test_it_is_warmed_up_as_trackers_do(reid, monkeypatch):
+    seen, get_features = [], reid.get_features
+    monkeypatch.setattr(reid, "get_features", lambda boxes, img: seen.append((boxes, img)) or get_features(boxes, img))
+    reid.warmup(imgsz=[(200, 90, 3)])
     reid.warmup()
+    assert [boxes.tolist() for boxes, _ in seen] == [[[0, 0, 90, 200]], [[0, 0, 128, 256]]]
+    assert [img.shape for _, img in seen] == [(200, 90, 3), (256, 128, 3)]
 
 
 def test_what_is_no_box_or_frame_is_refused(path, reid, frame):

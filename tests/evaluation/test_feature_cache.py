@@ -91,7 +91,7 @@ def test_a_file_that_is_no_cache_is_refused(tmp_path, files, content):
     assert path.read_bytes() == before
 
 
-def test_nothing_left(tmp_path, files):
+def test_nothing_left(files):
     store = FeatureCache(None, "m")
     store.missing(files)
     with pytest.raises(InputError, match="no image is left"):

@@ -20,11 +20,8 @@ FEATURES, QUERIES = np.split(clustered(COUNT + 50, WIDTH), [COUNT])
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> dict:
     folder = tmp_path_factory.mktemp("kinds")
-    return {kind: build_index(folder / kind, chunks(IMAGES, FEATURES, 1000), kind=kind) for kind in kinds_of_all()}
-
-
-def kinds_of_all() -> tuple[str, ...]:
-    return ("flat", "ivf", "hnsw", "pq")
+    every = ("flat", "ivf", "hnsw", "pq")
+    return {kind: build_index(folder / kind, chunks(IMAGES, FEATURES, 1000), kind=kind) for kind in every}
 
 
 def recall(found, truth) -> float:

@@ -149,9 +149,8 @@ def test_one_image_gallery():
 def test_as_dict_is_the_entry_of_results_json():
     case = random_case(1)
     entry = evaluate(*case.features, *case.metas, make_protocol()).as_dict()
-    assert list(entry) == [
-        "Rank-1", "Rank-5", "Rank-10", "Rank-20", "mAP", "mINP", "queries", "skipped_queries", "gallery"
-    ]  # fmt: skip
+    ranks, counts = ("Rank-1", "Rank-5", "Rank-10", "Rank-20"), ("queries", "skipped_queries", "gallery")
+    assert list(entry) == [*ranks, "mAP", "mINP", *counts]
     assert entry["queries"] + entry["skipped_queries"] == 12
 
 

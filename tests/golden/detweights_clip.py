@@ -4,7 +4,7 @@ Own code; needs only numpy and torch, uses nothing of the official repositories.
 
     fill(shapes)        {state-dict key: shape} -> {key: tensor}; a tensor depends on its key NAME and shape only
     images(n, h, w)     uint8 [n, 3, h, w] RGB, integer arithmetic only
-    normalise(x, how)   uint8 -> float32 network input: 'svpr' (mean = std = .5), 'imagenet' (TAG-CLIP)
+    normalize(x, how)   uint8 -> float32 network input: 'svpr' (mean = std = .5), 'imagenet' (TAG-CLIP)
     fingerprint(state)  CRC of a whole state dict, to compare with the recorded one
     selftest()          checks a few generator values, so that a changed numpy stream is noticed at once
 
@@ -159,7 +159,7 @@ NORM = {
 }
 
 
-def normalise(x, how):
+def normalize(x, how):
     """(x / 255 - mean) / std in float32, i.e. ToTensor + Normalize."""
     mean, std = (torch.tensor(v, dtype=torch.float32).view(1, 3, 1, 1) for v in NORM[how])
     return (x.float() / 255.0 - mean) / std

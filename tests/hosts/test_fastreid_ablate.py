@@ -1,40 +1,35 @@
-"""`fastreid ablate`: a small grid trained, interrupted, refused, and its table by hand."""
+"""`fastreid ablate`: a small grid trained, interrupted, refused, and its table by hand from the results."""
 
 import csv
 import json
 import os
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from statistics import mean, stdev
 
-import numpy as np
 import pytest
 import yaml
-from conftest import assert_one_line
+from conftest import ROOT, assert_one_line
 from PIL import Image
-from test_fastreid_methods import TINY
+from small_fastreid import VISA, write_tiny
 
 from agreid_plugin.cli.ablate import read_grid
 from agreid_plugin.data.synth import make_agsynth
-from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation import Metrics, PerQuery
-from agreid_plugin.evaluation.metrics import means
-from agreid_plugin.hosts.fastreid.ablate import _probe, plan, run
-from agreid_plugin.hosts.fastreid.ablation_table import cells, write_picture, write_tables
+from agreid_plugin.hosts.fastreid.ablate import command_arguments, plan, run
+from agreid_plugin.hosts.fastreid.ablation_time import probe
 from agreid_plugin.hosts.fastreid.processes import in_process
+from agreid_plugin.trust import OPTION, trust
 
-ROOT = Path(__file__).parents[2]
 CELLS = [(row, seed) for row in ("visa", "plain-queries") for seed in (0, 1)]
 
 
 def write_grid(folder: Path, name: str = "grid.yml", **changes) -> Path:
+    """Write a grid of two rows and two seeds, with keys changed."""
     content = {
         "config": "tiny.yml",
         "seeds": [0, 1],
@@ -48,14 +43,9 @@ def write_grid(folder: Path, name: str = "grid.yml", **changes) -> Path:
 
 
 def write_config(folder: Path, root: Path) -> None:
-    often = {"SOLVER": {**TINY["SOLVER"], "MAX_EPOCH": 4, "CHECKPOINT_PERIOD": 1}}
-    settings = (
-        TINY
-        | often
-        | {"TEST": {**TINY["TEST"], "EVAL_PERIOD": 0}}
-        | {"DATASETS": {**TINY["DATASETS"], "ROOT": str(root)}}
-    )
-    (folder / "tiny.yml").write_text(yaml.safe_dump(settings))
+    """Write what the rows of `write_grid` change: four epochs, each with its checkpoint."""
+    solver = {**VISA["SOLVER"], "MAX_EPOCH": 4, "CHECKPOINT_PERIOD": 1}
+    write_tiny(folder, VISA | {"SOLVER": solver, "TEST": {**VISA["TEST"], "EVAL_PERIOD": 0}}, root)
 
 
 @pytest.fixture
@@ -179,7 +169,19 @@ def test_timing_a_row_needs_no_first_stage_and_ends_its_data_workers(interrupted
     grid = write_grid(path.parent, rows={"CLIP-ReID": row | small}, name="clip_reid.yml")
     timed = plan(grid, read_grid(grid), str(path.parent / "elsewhere")).runs[0]
     assert timed.load().DATALOADER.NUM_WORKERS == 1
-    assert in_process(_probe, timed, False) > 0  # a worker that stays would never let it end
+    assert in_process(probe, timed, False) > 0  # a worker that stays would never let it end
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_what_the_grid_may_trust_its_runs_may(grid_file, command):
+    first = plan(grid_file, read_grid(grid_file)).runs[0]
+    assert OPTION not in command_arguments(command, first)
+    trust(True)
+    try:
+        options = command_arguments(command, first)
+    finally:
+        trust(False)
+    assert options.index(OPTION) < options.index("--")
 
 
 def test_changed_overrides_are_refused(finished, tmp_path, fastreid_command):
@@ -288,60 +290,3 @@ def test_the_recipe_of_this_project_is_sound():
     settings = [json.dumps(each.settings(), sort_keys=True) for each in grid.runs]
     assert len(set(settings)) == len(settings)
     assert grid.protocols == ("CARGO/ALL", "CARGO/A2G", "CARGO/G2A", "CARGO/AG-both", "CARGO/AG-cross")
-
-
-def made_up(first: list[int], views: str = "") -> Metrics:
-    """An evaluation of 40 people with two queries each; `first` are the ranks of their first matches."""
-    ranks = np.array(first)
-    queries = PerQuery(np.arange(80), np.arange(80) // 2, 1 / ranks, 1 / ranks, ranks)
-    return Metrics("CARGO/A2G", "made up", means(queries), 80, {}, 100, views=views, per_query=queries)
-
-
-def test_significance_of_clear_cases(tmp_path):
-    never, always = [2] * 80, [1] * 80
-    half = [1] * 40 + [2] * 40
-    other_half = [2] * 40 + [1] * 40
-    rows = {
-        "first": {seed: {"CARGO/A2G": made_up(half)} for seed in (0, 1)},
-        "better": {seed: {"CARGO/A2G": made_up(always, "given")} for seed in (0, 1)},
-        "worse": {seed: {"CARGO/A2G": made_up(never)} for seed in (0, 1)},
-        # Seed for seed as far as can be, and on average over seeds the same for every person.
-        "even": {0: {"CARGO/A2G": made_up(always)}, 1: {"CARGO/A2G": made_up(never)}},
-        "chance": {seed: {"CARGO/A2G": made_up(other_half)} for seed in (0, 1)},
-    }
-    found = {name: cells(row, rows["first"], "CARGO/A2G", ["Rank-1"])[0] for name, row in rows.items()}
-    assert {name: str(cell) for name, cell in found.items()} == {
-        "first": "50.00 ± 0.00",
-        "better": "100.00 ± 0.00*",
-        "worse": "0.00 ± 0.00*",
-        "even": "50.00 ± 70.71",
-        "chance": "50.00 ± 0.00",
-    }
-    assert found["first"].p is None
-    assert found["better"].p < 0.01
-    assert found["chance"].p > 0.5
-    text = write_tables(tmp_path, rows, ["CARGO/A2G"], ["Rank-1"])
-    assert "| better | 2       | given    |" in text
-
-
-def test_without_matplotlib_the_table_says_that_there_is_no_picture(tmp_path, monkeypatch):
-    rows = {"first": {0: {"CARGO/A2G": made_up([1] * 80)}}}
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "matplotlib" in write_picture(tmp_path, rows, ["CARGO/A2G"], ["Rank-1"])
-    assert not any(tmp_path.iterdir())
-    monkeypatch.undo()
-    assert "ablation.png" in write_picture(tmp_path, rows, ["CARGO/A2G"], ["Rank-1"])
-
-
-def test_runs_with_other_queries_are_refused_by_name(tmp_path):
-    other = replace(made_up([1] * 80), fingerprint="another")
-    rows = {"first": {0: {"CARGO/A2G": made_up([1] * 80)}}, "second": {0: {"CARGO/A2G": other}}}
-    with pytest.raises(InputError, match=r"query or gallery sets.*second, seed 0: .*another"):
-        write_tables(tmp_path, rows, ["CARGO/A2G"], ["Rank-1"])
-    assert not any(tmp_path.iterdir())
-
-
-def test_given_and_predicted_views_are_shown_but_not_tested():
-    rows = [{0: {"CARGO/A2G": made_up([rank] * 80, views)}} for rank, views in ((1, "given"), (2, "predicted"))]
-    (cell,) = cells(rows[1], rows[0], "CARGO/A2G", ["Rank-1"])
-    assert (str(cell), cell.p) == ("0.00", None)

@@ -1,6 +1,5 @@
-"""Attributes in the host: which a model learns, what may be wrong with their files, what is said of test images."""
+"""Attributes in the host: which a model learns, and what may be wrong with their files."""
 
-import csv
 import json
 import logging
 import shutil
@@ -13,22 +12,12 @@ from conftest import assert_one_line
 
 from agreid_plugin.data.attributes import CP2108_APPEARANCE, QUT_GROUPS
 from agreid_plugin.data.datasets import load
-from agreid_plugin.data.protocols import protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts.fastreid.attributes import schema_of, with_schema
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.data import build_train_loader
 from agreid_plugin.hosts.fastreid.datasets import host_name
-from agreid_plugin.hosts.fastreid.predictions import (
-    Prediction,
-    accuracy,
-    accuracy_table,
-    check_predictions_file,
-    predict,
-    write_predictions,
-)
-from agreid_plugin.types import UNKNOWN, AttributeGuess, Record
+from agreid_plugin.types import UNKNOWN
 
 ROWS = [["gender", ["male", "female"]], ["bag", ["nothing", "backpack"]]]
 LABELS = "CP2108/attributes_labeled_qwen.json"
@@ -46,9 +35,8 @@ def config(config_file, synth):
 
     def make(names, *overrides):
         tests = f"('{names[0]}',)"
-        sizes = ["INPUT.SIZE_TRAIN", "[32, 16]", "INPUT.SIZE_TEST", "[32, 16]", "MODEL.DEVICE", "cpu"]
         where = ["DATASETS.ROOT", synth, "DATASETS.NAMES", tuple(names), "DATASETS.TESTS", tests]
-        return load_config(config_file, list(map(str, [*sizes, *where, *overrides])))
+        return load_config(config_file, list(map(str, ["MODEL.DEVICE", "cpu", *where, *overrides])))
 
     return make
 
@@ -57,6 +45,11 @@ def rewrite_json(path, change) -> None:
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
+
+
+def forget(synth, pid: int) -> None:
+    """Leave an identity out of CP2108's attributes."""
+    rewrite_json(synth / LABELS, lambda told: [told.pop(key) for key in list(told) if key.startswith(f"{pid}_")])
 
 
 def test_the_schema_is_the_training_sets(config):
@@ -88,7 +81,7 @@ def test_the_configuration_chooses_attributes_and_their_order(config, asked, nam
         (["CP2108"], ["Poze"], "DATASETS.ATTRIBUTES: attribute 'Poze' unknown (did you mean Pose?)"),
         (["CP2108"], [3], "DATASETS.ATTRIBUTES: attribute '3' unknown"),
         (["AG_ReID_v2"], ["appearance"], "DATASETS.ATTRIBUTES: attribute 'Accessories' unknown"),
-        (["CARGO"], ["Pose"], "DATASETS.ATTRIBUTES asks for Pose, but CARGO has no attributes: is its attribute file"),
+        (["CARGO"], ["Pose"], "DATASETS.ATTRIBUTES: Pose cannot be had of CARGO: is the attribute file there?"),
     ],
 )
 def test_attributes_that_do_not_exist_are_named(config, names, asked, words):
@@ -169,9 +162,7 @@ def test_a_training_identity_that_the_file_lacks(config, synth, dataset, file):
     name = host_name(dataset)
     pids = sorted({record.pid for record in load(dataset, synth).split("train")})
     if dataset == "CP2108":
-        rewrite_json(
-            synth / LABELS, lambda told: [told.pop(key) for key in list(told) if key.startswith(f"{pids[1]}_")]
-        )
+        forget(synth, pids[1])
     else:
         halves = scipy.io.loadmat(synth / file, simplify_cells=True)["qut_attribute"]
         keep = [int(pid) != pids[1] for pid in halves["train"]["image_index"]]
@@ -192,7 +183,7 @@ def test_a_training_identity_that_the_file_lacks(config, synth, dataset, file):
 
 def test_a_test_identity_that_the_file_lacks_is_nobodys_business(config, synth):
     pid = load("CP2108", synth).split("query")[0].pid
-    rewrite_json(synth / LABELS, lambda told: [told.pop(key) for key in list(told) if key.startswith(f"{pid}_")])
+    forget(synth, pid)
     assert load("CP2108", synth).undescribed == (pid,)
     assert len(build_train_loader(with_schema(config(["CP2108"]))).dataset) == 32
 
@@ -200,11 +191,11 @@ def test_a_test_identity_that_the_file_lacks_is_nobodys_business(config, synth):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (["gender"], "MODEL.SVPR.ATTRIBUTES takes rows [name, [value, ...]], got 'gender'"),
-        ([["gender", []]], "MODEL.SVPR.ATTRIBUTES takes rows"),
+        (["gender"], "MODEL.SVPR.ATTRIBUTES: rows should be [name, [value, ...]], not 'gender'"),
+        ([["gender", []]], "MODEL.SVPR.ATTRIBUTES: rows should be [name, [value, ...]], not ['gender', []]"),
         ([["Glasses", [False, "Yes"]]], "MODEL.SVPR.ATTRIBUTES: value False of 'Glasses' is no text; put it in quotes"),
         ([["Pose", ["a", "a"]]], "MODEL.SVPR.ATTRIBUTES: 'Pose' has a value twice"),
-        ([*ROWS, ROWS[0]], "MODEL.SVPR.ATTRIBUTES names an attribute twice"),
+        ([*ROWS, ROWS[0]], "MODEL.SVPR.ATTRIBUTES: 'gender' is named twice"),
     ],
 )
 def test_a_schema_that_is_none(config, rows, words):
@@ -226,7 +217,7 @@ def test_training_images_with_values_that_the_model_lacks(config):
     with pytest.raises(InputError) as error:
         build_train_loader(config(["CP2108"], "MODEL.SVPR.ATTRIBUTES", rows))
     line = str(error.value)
-    assert line.startswith("MODEL.SVPR.ATTRIBUTES lacks what ")
+    assert line.startswith("MODEL.SVPR.ATTRIBUTES: no place for what ")
     assert ".jpg has: value of attribute 'Pose' '" in line
     assert "known: Riding, Walkin" in line
 
@@ -249,81 +240,7 @@ def test_a_bad_value_is_one_line_of_the_command(fastreid_command, config_file, s
     assert_one_line(outcome, "attributes_labeled_qwen.json", "'Pose' 'Walkng' unknown (did you mean Walking?)")
 
 
-class Describer(torch.nn.Module):
-    """Takes every image from the air for that of a walking man, others for that of a standing one."""
-
-    def __init__(self):
-        super().__init__()
-        self.modes = set()
-
-    def describe(self, inputs):
-        self.modes.add((self.training, torch.is_grad_enabled()))
-        assert "attributes" not in inputs
-        poses = ["Walking" if view == 0 else "Standing" for view in inputs["views"].tolist()]
-        return [[AttributeGuess("Pose", pose, 0.75), AttributeGuess("Gender", "Male", 0.5)] for pose in poses]
-
-
-def test_predictions_of_every_image_in_order(config, synth):
-    dataset = load("CP2108", synth)
-    test_set = TestSet(dataset, {"ALL": protocol("CP2108", "ALL")})
-    model = Describer().train()
-    rows = predict(config(["CP2108"], "TEST.IMS_PER_BATCH", 5), model, test_set)
-    assert [row.image for row in rows[::2]] == [record.path for record in test_set.records]
-    by_path = {record.path: record for record in test_set.records}
-    assert all(row.value == ("Walking" if by_path[row.image].view == 0 else "Standing") for row in rows[::2])
-    assert all((row.attribute, row.value, row.confidence) == ("Gender", "Male", 0.5) for row in rows[1::2])
-    assert model.modes == {(False, False)}
-    assert model.training
-
-
-def test_a_model_that_knows_nothing_of_attributes(config, synth):
-    test_set = TestSet(load("CP2108", synth), {"ALL": protocol("CP2108", "ALL")})
-    with pytest.raises(InputError, match=r"META_ARCHITECTURE Baseline knows nothing of attributes; SVPR does"):
-        predict(config(["CP2108"]), torch.nn.Identity(), test_set)
-
-
-def test_predictions_as_a_file(tmp_path):
-    path = tmp_path / "attributes.csv"
-    rows = [Prediction("a,1.jpg", "Upper Color", "White", 0.98765), Prediction("b.jpg", "Pose", "Walking", 1.0)]
-    write_predictions(path, rows)
-    with path.open(newline="") as file:
-        assert list(csv.reader(file)) == [
-            ["image", "attribute", "value", "confidence"],
-            ["a,1.jpg", "Upper Color", "White", "0.9877"],
-            ["b.jpg", "Pose", "Walking", "1.0000"],
-        ]
-    with pytest.raises(InputError, match=r"attributes\.csv exists already"):
-        write_predictions(path, [])
-    with pytest.raises(InputError, match="folder for the attributes does not exist"):
-        check_predictions_file(tmp_path / "no" / "such.csv")
-
-
-def test_a_file_that_cannot_be_finished_is_not_there(tmp_path):
-    def broken():
-        yield Prediction("a.jpg", "Pose", "Walking", 1.0)
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_predictions(tmp_path / "attributes.csv", broken())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_accuracy_by_hand():
-    records = [
-        Record("1.jpg", 1, attributes={"hair": "long", "bag": "none"}),
-        Record("2.jpg", 1, attributes={"hair": "short"}),
-        Record("3.jpg", 2, attributes={"hair": "long", "hat": "unknown"}),
-    ]
-    rows = [Prediction(f"{n}.jpg", name, "long", 0.9) for n in (1, 2, 3) for name in ("hair", "bag", "hat")]
-    numbers = accuracy(rows, records)
-    assert numbers == {"hair": (pytest.approx(200 / 3), 3), "bag": (0.0, 1)}
-    lines = accuracy_table(numbers).splitlines()
-    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == ["hair", "66.67", "3"]
-    assert [cell.strip() for cell in lines[-1].split("|")[1:-1]] == ["mean", "33.33", ""]
-    assert accuracy_table({}).count("\n") == 1
-
-
-def test_a_schema_in_yaml_by_hand(config, tmp_path):
+def test_a_schema_in_yaml_by_hand(tmp_path):
     mine = tmp_path / "mine.yml"
     mine.write_text(yaml.safe_dump({"MODEL": {"SVPR": {"ATTRIBUTES": ROWS}}}))
     assert schema_of(load_config(mine)).groups == {"gender": ("male", "female"), "bag": ("nothing", "backpack")}

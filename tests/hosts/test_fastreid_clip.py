@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from conftest import assert_one_line, recipes
 from fastreid.config import get_cfg
-from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
+from small_fastreid import built, train_once, write_tiny
 
 from agreid_plugin.data.images import read_image
 from agreid_plugin.hosts.fastreid.adapter import to_host
@@ -52,15 +51,15 @@ BASELINE = ("MODEL.META_ARCHITECTURE", "CLIPBaseline")
 @pytest.fixture
 def tiny(tmp_path, agsynth) -> Path:
     """A configuration that trains CLIP-ReID on `agsynth` in seconds."""
-    path = tmp_path / "tiny.yml"
-    settings = {**TINY, "DATASETS": {**TINY["DATASETS"], "ROOT": str(agsynth)}, "OUTPUT_DIR": str(tmp_path / "run")}
-    path.write_text(yaml.safe_dump(settings))
-    return path
+    return write_tiny(tmp_path, TINY, agsynth)
 
 
-def built(path: Path, *overrides: object):
-    overrides = ["MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", "4", *map(str, overrides)]
-    return build_model(load_config(path, overrides))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, agsynth) -> Path:
+    """The folder of a run of both stages, which tests only read."""
+    config = write_tiny(tmp_path_factory.mktemp("clip"), TINY, agsynth)
+    train_once(config)
+    return config.parent / "run"
 
 
 def host_batch(images: torch.Tensor | None = None) -> dict:
@@ -71,6 +70,10 @@ def host_batch(images: torch.Tensor | None = None) -> dict:
 
 def log_of(folder: Path) -> str:
     return (folder / "log.txt").read_text()
+
+
+def results_of(folder: Path) -> dict:
+    return json.loads((folder / "results.json").read_text())["CARGO"]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -99,15 +102,11 @@ def test_the_rate_falls_when_the_papers_does(path):
     assert cfg.SOLVER.WARMUP_EPOCHS == 10
 
 
-def test_both_stages_by_one_command(tiny, tmp_path, fastreid_command):
-    run = tmp_path / "run"
-    outcome = fastreid_command("train", "--config", tiny)
-    assert outcome.code == 0, outcome.err
-    assert "stage 1, epoch 2/2: prompt loss" in log_of(run)
-    results = json.loads((run / "results.json").read_text())
-    assert set(results["CARGO"]) == {"ALL", "A2G"}
+def test_both_stages_by_one_command(tiny, trained, tmp_path, fastreid_command):
+    assert "stage 1, epoch 2/2: prompt loss" in log_of(trained)
+    assert set(results_of(trained)) == {"ALL", "A2G"}
 
-    stored, state = read_checkpoint(run / FILE_NAME), read_checkpoint(run / "model_final.pth")["model"]
+    stored, state = read_checkpoint(trained / FILE_NAME), read_checkpoint(trained / "model_final.pth")["model"]
     assert len(stored["identities"]) == 4
     assert len(stored["losses"]) == 2
     assert torch.equal(state["text_classifier.weight"], stored["model"]["text_features"])
@@ -117,21 +116,20 @@ def test_both_stages_by_one_command(tiny, tmp_path, fastreid_command):
     texts = model.text_features(torch.arange(4))
     torch.testing.assert_close(texts, stored["model"]["text_features"])
 
-    outcome = fastreid_command(
-        "eval", "--config", tiny, "--weights", run / "model_final.pth", "--output", tmp_path / "e"
-    )
+    outcome = fastreid_command("eval", "--config", tiny, "--weights", trained / "model_final.pth")
     assert outcome.code == 0, outcome.err
-    assert json.loads((tmp_path / "e" / "results.json").read_text())["CARGO"] == results["CARGO"]
+    assert results_of(tmp_path / "run" / "eval") == results_of(trained)
 
 
 def test_the_baseline_by_one_command(tiny, tmp_path, fastreid_command):
     outcome = fastreid_command("train", "--config", tiny, *BASELINE)
     assert outcome.code == 0, outcome.err
-    assert "stage 1" not in log_of(tmp_path / "run")
-    assert not (tmp_path / "run" / FILE_NAME).exists()
-    weights = ("--weights", tmp_path / "run" / "model_final.pth")
-    outcome = fastreid_command("eval", "--config", tiny, *weights, *BASELINE)
+    run = tmp_path / "run"
+    assert "stage 1" not in log_of(run)
+    assert not (run / FILE_NAME).exists()
+    outcome = fastreid_command("eval", "--config", tiny, "--weights", run / "model_final.pth", *BASELINE)
     assert outcome.code == 0, outcome.err
+    assert results_of(run / "eval") == results_of(run)
 
 
 def test_the_second_stage_moves_the_image_tower_and_keeps_texts(tiny, tmp_path, fastreid_command):
@@ -172,23 +170,24 @@ def test_a_resumed_run_has_its_texts(tiny, tmp_path, fastreid_command):
     assert torch.equal(state["text_classifier.weight"], texts)
 
 
-def test_weights_with_texts_need_no_first_stage(tiny, tmp_path, fastreid_command):
-    assert fastreid_command("train", "--config", tiny).code == 0
-    weights = ("MODEL.WEIGHTS", tmp_path / "run" / "model_final.pth")
-    assert fastreid_command("train", "--config", tiny, "--output", tmp_path / "b", *weights).code == 0
-    assert "stage 1 is not run" in log_of(tmp_path / "b")
+def test_weights_with_texts_need_no_first_stage(tiny, trained, tmp_path, fastreid_command):
+    weights = trained / "model_final.pth"
+    assert fastreid_command("train", "--config", tiny, "MODEL.WEIGHTS", weights).code == 0
+    assert "stage 1 is not run" in log_of(tmp_path / "run")
+    before, after = (read_checkpoint(path)["model"] for path in (weights, tmp_path / "run" / "model_final.pth"))
+    assert torch.equal(after["text_classifier.weight"], before["text_classifier.weight"])
 
 
-def test_prompts_of_an_earlier_run(tiny, tmp_path, fastreid_command):
-    assert fastreid_command("train", "--config", tiny).code == 0
-    file = tmp_path / "run" / FILE_NAME
-    prompts = ("MODEL.CLIP_REID.STAGE1.PROMPTS", file)
-    assert fastreid_command("train", "--config", tiny, "--output", tmp_path / "b", *prompts).code == 0
-    assert f"prompts of 4 identities from {file}" in log_of(tmp_path / "b")
-    states = [read_checkpoint(tmp_path / name / "model_final.pth")["model"] for name in ("run", "b")]
+def test_prompts_of_an_earlier_run(tiny, trained, tmp_path, fastreid_command):
+    run, file = tmp_path / "run", trained / FILE_NAME
+    assert fastreid_command("train", "--config", tiny, "MODEL.CLIP_REID.STAGE1.PROMPTS", file).code == 0
+    assert f"prompts of 4 identities from {file}" in log_of(run)
+    states = [read_checkpoint(folder / "model_final.pth")["model"] for folder in (trained, run)]
     torch.testing.assert_close(*(state["text_classifier.weight"] for state in states))
 
-    content = read_checkpoint(file)
+
+def test_prompts_that_do_not_fit_are_refused(tiny, trained, tmp_path, fastreid_command):
+    key, content = "MODEL.CLIP_REID.STAGE1.PROMPTS", read_checkpoint(trained / FILE_NAME)
     torch.save({**content, "identities": ["someone", "else"]}, tmp_path / "others.pth")
     narrow = {"prompts": content["model"]["prompts"][..., :4]}
     torch.save({**content, "model": narrow}, tmp_path / "narrow.pth")
@@ -199,10 +198,8 @@ def test_prompts_of_an_earlier_run(tiny, tmp_path, fastreid_command):
         ("none.pth", ("no prompts",)),
         ("missing.pth", ("does not exist",)),
     ):
-        outcome = fastreid_command(
-            "train", "--config", tiny, "--output", tmp_path / name[:-4], prompts[0], tmp_path / name
-        )
-        assert_one_line(outcome, "MODEL.CLIP_REID.STAGE1.PROMPTS", name, *words)
+        outcome = fastreid_command("train", "--config", tiny, "--output", tmp_path / name[:-4], key, tmp_path / name)
+        assert_one_line(outcome, key, name, *words)
 
 
 def test_features_of_the_first_stage_are_in_order_and_not_augmented(tiny):
@@ -229,13 +226,11 @@ def test_a_bad_image_in_the_first_stage_is_one_line(tiny, tmp_path, agsynth, fas
     assert_one_line(outcome, broken.name, "cannot be read")
 
 
-def test_two_processes_have_the_same_texts(tiny, tmp_path, fastreid_command):
+def test_two_processes_have_the_texts_of_one(tiny, trained, tmp_path, fastreid_command):
     outcome = fastreid_command("train", "--config", tiny, "--num-processes", 2)
     assert outcome.code == 0, outcome.err
-    alone = fastreid_command("train", "--config", tiny, "--output", tmp_path / "alone")
-    assert alone.code == 0, alone.err
     # The two share out the images, so that only rounding may differ from one process's.
-    files = [read_checkpoint(tmp_path / name / FILE_NAME) for name in ("run", "alone")]
+    files = [read_checkpoint(folder / FILE_NAME) for folder in (tmp_path / "run", trained)]
     assert files[0]["losses"] == pytest.approx(files[1]["losses"], rel=1e-3)
     torch.testing.assert_close(*(file["model"]["text_features"] for file in files), rtol=1e-3, atol=1e-3)
 
@@ -331,9 +326,9 @@ def test_another_text_length_for_other_methods(tiny):
     assert build_towers(cfg, 100).text.length == 100
 
 
-def test_the_image_tower_serves_the_hosts_baseline(tiny, tmp_path, fastreid_command):
+def test_the_image_tower_serves_the_hosts_baseline(tiny, fastreid_command):
     names = ("MODEL.META_ARCHITECTURE", "Baseline", "MODEL.HEADS.NAME", "EmbeddingHead", "MODEL.BACKBONE.FEAT_DIM", 0)
-    outcome = fastreid_command("train", "--config", tiny, *names, "--num-processes", 1)
+    outcome = fastreid_command("train", "--config", tiny, *names)
     assert outcome.code == 0, outcome.err
     model = built(tiny, *names[:4], "MODEL.BACKBONE.FEAT_DIM", 16)
     images = torch.rand(2, 3, 32, 16)

@@ -6,8 +6,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from conftest import assert_one_line
 from fastreid.config import get_cfg
 from fastreid.solver import build_optimizer
+from malicious import Writes
 from PIL import Image
 
 from agreid_plugin.errors import InputError
@@ -61,6 +63,12 @@ def test_the_hosts_own_optimizer_changes_no_weight(flat_buffer_optimizer):
     assert one_step(optimizer, model) == 0
     (patch,) = [patch for patch in compat.PATCHES.all if patch.name == "optimizer_without_flat_buffer"]
     assert patch.needed()
+
+
+@pytest.mark.usefixtures("flat_buffer_optimizer")
+def test_the_guard_stops_a_run_with_the_hosts_own_optimizer(fastreid_command, config_file, tmp_path):
+    outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "run")
+    assert_one_line(outcome, "the first optimizer step changed none of 62 weights", "flat buffer on torch >= 2")
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
@@ -175,11 +183,6 @@ def test_modes_come_back_after_an_error_and_frozen_layers_stay_frozen():
     assert (model.training, model[0].training, model[1].training) == (True, False, True)
 
 
-class Harmful:
-    def __reduce__(self):
-        return (open, ("harm.txt", "w"))
-
-
 @pytest.mark.parametrize(
     "content",
     [{"model": {"w": torch.ones(1)}, "epoch": 3}, {"w": torch.ones(1)}, {"state_dict": {"w": torch.ones(1)}}],
@@ -191,15 +194,15 @@ def test_checkpoints_of_three_shapes_are_read(tmp_path, content):
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
-def test_code_in_a_checkpoint_does_not_run(tmp_path, monkeypatch, kind):
-    monkeypatch.chdir(tmp_path)
+def test_code_in_a_checkpoint_does_not_run(tmp_path, kind):
+    path, content = tmp_path / "a.pth", {"model": Writes(tmp_path / "marker")}
     if kind == "pickle":
-        (tmp_path / "a.pth").write_bytes(pickle.dumps({"model": Harmful()}))
+        path.write_bytes(pickle.dumps(content))
     else:
-        torch.save({"model": Harmful()}, "a.pth")
+        torch.save(content, path)
     with pytest.raises(InputError, match="can run code"):
-        read_checkpoint("a.pth")
-    assert not (tmp_path / "harm.txt").exists()
+        read_checkpoint(path)
+    assert not (tmp_path / "marker").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04broken"])

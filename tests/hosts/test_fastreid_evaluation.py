@@ -1,13 +1,15 @@
 """Evaluation through the host: one pass, every protocol, one process or two."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import assert_one_line
+from conftest import SMALL_CONFIG, assert_one_line
 from fastreid.engine import DefaultTrainer
 from fastreid.evaluation import inference_on_dataset
+from small_fastreid import train_once, write_tiny
 
 from agreid_plugin.data.protocols import protocols
 from agreid_plugin.data.synth import make_agsynth
@@ -19,57 +21,73 @@ from agreid_plugin.hosts.fastreid.trainer import Trainer
 test_sets.__test__ = False  # the function's name, not a test's
 
 
-@pytest.fixture(scope="session")
-def cargo(tmp_path_factory):
+CONFIG = SMALL_CONFIG | {"DATASETS": {"NAMES": ["CARGO"], "TESTS": ["CARGO"]}}
+
+
+@pytest.fixture(scope="module")
+def cargo(tmp_path_factory) -> Path:
     """A small AG-Synth as CARGO with an odd number of test images, so that two processes get unequal shares."""
     root = tmp_path_factory.mktemp("cargo")
     folder = make_agsynth(root, ids=12, images_per_id=8, size=(32, 16), progress=False)
-    next(iter(sorted(folder.glob("gallery/*/*.jpg")))).unlink()
+    min(folder.glob("gallery/*/*.jpg")).unlink()
     return root
 
 
-@pytest.fixture
-def names(cargo):
-    """Overrides that train and test on `cargo`."""
-    return ["DATASETS.ROOT", cargo, "DATASETS.NAMES", "('CARGO',)", "DATASETS.TESTS", "('CARGO',)"]
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, cargo) -> Path:
+    """A configuration that trains and tests on `cargo`."""
+    return write_tiny(tmp_path_factory.mktemp("evaluation"), CONFIG, cargo)
+
+
+@pytest.fixture(scope="module")
+def trained(config) -> tuple[Path, str]:
+    """The folder of a run of one epoch, which tests only read, and what it printed."""
+    return config.parent / "run", train_once(config, "SOLVER.MAX_EPOCH", 1)
 
 
 @pytest.fixture
-def trained(fastreid_command, config_file, tmp_path, names):
-    """A run of one epoch."""
-    run = tmp_path / "run"
-    outcome = fastreid_command("train", "--config", config_file, "--output", run, *names, "SOLVER.MAX_EPOCH", 1)
-    assert outcome.code == 0, outcome.err
-    return run, outcome
-
-
-@pytest.fixture
-def evaluate(fastreid_command, config_file, tmp_path, names, trained):
+def evaluate(fastreid_command, config, trained, tmp_path):
     """Run `fastreid eval` on the trained weights; returns its outcome and results."""
 
     def run(*arguments: object, output: str = "eval", overrides: tuple = ()):
         folder = tmp_path / output
-        base = ["eval", "--config", config_file, "--output", folder]
+        base = ["eval", "--config", config, "--output", folder]
         if "--features" not in arguments:
             base += ["--weights", trained[0] / "model_final.pth"]
-        outcome = fastreid_command(*base, *arguments, "--num-machines", 1, *names, *overrides)
+        # An option comes last, as --protocols would take overrides for more of its names.
+        outcome = fastreid_command(*base, *arguments, "--num-machines", 1, *overrides)
         path = folder / "results.json"
         return outcome, json.loads(path.read_text()) if path.exists() else None
 
     return run
 
 
+@pytest.fixture
+def weights_alone(trained, tmp_path) -> Path:
+    """The trained weights, in a folder of their own."""
+    path = tmp_path / "alone" / "model_final.pth"
+    path.parent.mkdir()
+    path.symlink_to(trained[0] / path.name)
+    return path
+
+
+def configured(config: Path, *overrides: object):
+    """Load it for a model that is built without the command."""
+    fixed = ("MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", 8)
+    return load_config(config, [str(part) for part in (*fixed, *overrides)])
+
+
 def test_all_protocols_come_from_one_pass(trained):
-    run, outcome = trained
-    assert outcome.out.count("Start inference") == 1
+    run, printed = trained
+    assert printed.count("Start inference") == 1
     results = json.loads((run / "results.json").read_text())
     assert list(results) == ["CARGO"]
     assert list(results["CARGO"]) == list(protocols("CARGO"))
     for entry in results["CARGO"].values():
         assert {"Rank-1", "Rank-5", "Rank-10", "mAP", "mINP", "queries", "skipped_queries", "gallery"} <= set(entry)
     for protocol in protocols("CARGO").values():
-        assert f"| {protocol} " in outcome.out
-        assert protocol.source in outcome.out
+        assert f"| {protocol} " in printed
+        assert protocol.source in printed
 
 
 def test_every_number_reaches_metrics_json_under_its_full_name(trained):
@@ -87,11 +105,12 @@ def test_several_names_of_one_dataset_share_a_pass(evaluate):
     assert list(results["CARGO"]) == ["A2G", "ALL"]
 
 
-def test_ours_and_the_hosts_datasets_together(evaluate, cargo, market):
-    link = cargo / "Market-1501-v15.09.15"
-    if not link.exists():
-        link.symlink_to(market / "Market-1501-v15.09.15")
-    _, results = evaluate(overrides=("DATASETS.TESTS", "('Market1501', 'CARGO_A2G')"))
+def test_ours_and_the_hosts_datasets_together(evaluate, cargo, market, tmp_path):
+    both = tmp_path / "both"
+    both.mkdir()
+    for folder in (*cargo.iterdir(), *market.iterdir()):
+        (both / folder.name).symlink_to(folder)
+    _, results = evaluate(overrides=("DATASETS.ROOT", both, "DATASETS.TESTS", "('Market1501', 'CARGO_A2G')"))
     assert {name: list(entries) for name, entries in results.items()} == {"Market1501": ["ALL"], "CARGO": ["A2G"]}
 
 
@@ -104,12 +123,10 @@ def test_two_processes_give_the_numbers_of_one(evaluate):
 
 
 @pytest.mark.parametrize("name", ["CARGO_ALL", "CARGO_A2G", "CARGO_G2A", "CARGO_AG_both", "Market1501"])
-def test_equals_the_hosts_evaluator_where_its_rule_applies(config_file, cargo, market, tmp_path, monkeypatch, name):
+def test_equals_the_hosts_evaluator_where_its_rule_applies(config, cargo, market, tmp_path, monkeypatch, name):
     root = market if name == "Market1501" else cargo
     monkeypatch.setattr("fastreid.data.build._root", str(root))
-    options = ["DATASETS.ROOT", root, "DATASETS.TESTS", f"('{name}',)", "MODEL.DEVICE", "cpu"]
-    options += ["MODEL.HEADS.NUM_CLASSES", 8, "OUTPUT_DIR", tmp_path]
-    cfg = load_config(config_file, [str(option) for option in options])
+    cfg = configured(config, "DATASETS.ROOT", root, "DATASETS.TESTS", f"('{name}',)", "OUTPUT_DIR", tmp_path)
     torch.manual_seed(0)
     model = DefaultTrainer.build_model(cfg)
     stock = DefaultTrainer.test(cfg, model)
@@ -119,30 +136,28 @@ def test_equals_the_hosts_evaluator_where_its_rule_applies(config_file, cargo, m
         assert ours[f"{protocol}/{number}"] == pytest.approx(stock[number], abs=1e-3)
 
 
-def test_the_evaluator_serves_the_hosts_stock_test_loop(config_file, names, capfd):
+def test_the_evaluator_serves_the_hosts_stock_test_loop(config):
     class Mine(DefaultTrainer):
         @classmethod
         def build_evaluator(cls, cfg, dataset_name, output_dir=None):
             (test_set,) = test_sets(cfg)
             return Trainer.build_evaluator(cfg, test_set)
 
-    options = (*names, "MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", 8, "TEST.PROTOCOLS", "['A2G']")
-    cfg = load_config(config_file, [str(n) for n in options])
-    results = Mine.test(cfg, Mine.build_model(cfg))
-    assert 0 <= results["A2G/mAP"] <= 100
+    cfg = configured(config, "TEST.PROTOCOLS", "['A2G']")
+    model = Mine.build_model(cfg)
+    assert Mine.test(cfg, model) == Trainer.run_test_sets(cfg, model)["CARGO"].numbers
 
 
-def test_true_positive_rates_when_asked_for(config_file, names):
-    options = (*names, "MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", 8, "TEST.ROC.ENABLED", True)
-    cfg = load_config(config_file, [str(n) for n in (*options, "TEST.PROTOCOLS", "['ALL']")])
+def test_true_positive_rates_when_asked_for(config):
+    cfg = configured(config, "TEST.ROC.ENABLED", True, "TEST.PROTOCOLS", "['ALL']")
     evaluators = Trainer.run_test_sets(cfg, Trainer.build_model(cfg))
     rates = {name: value for name, value in evaluators["CARGO"].numbers.items() if "TPR@FPR" in name}
     assert "ALL/ground->aerial TPR@FPR=0.01" in rates
     assert all(0 <= value <= 100 for value in rates.values())
 
 
-def test_flip_test_is_the_mean_of_an_image_and_its_mirror(config_file, names):
-    cfg = load_config(config_file, [str(n) for n in (*names, "MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", 8)])
+def test_flip_test_is_the_mean_of_an_image_and_its_mirror(config):
+    cfg = configured(config)
     model = Trainer.build_model(cfg).eval()
     (test_set,) = test_sets(cfg)
     loader, evaluator = Trainer.build_evaluator(cfg, test_set)
@@ -178,28 +193,31 @@ def test_features_of_one_protocol_are_never_told_as_another(evaluate, tmp_path):
     assert_one_line(outcome, "images have no feature")
 
 
-def test_thresholds_of_the_one_protocol_that_was_asked_for(evaluate, trained):
-    outcome, _ = evaluate("--calibrate", overrides=("DATASETS.TESTS", "('CARGO_G2A',)"))
+def test_thresholds_of_the_one_protocol_that_was_asked_for(evaluate, weights_alone):
+    only = ("DATASETS.TESTS", "('CARGO_G2A',)")
+    outcome, _ = evaluate("--calibrate", "--weights", weights_alone, overrides=only)
     assert outcome.code == 0, outcome.err
-    assert [path.name for path in trained[0].glob("calibration_*.json")] == ["calibration_CARGO_G2A.json"]
+    names = {path.name for path in weights_alone.parent.iterdir()}
+    assert names == {"model_final.pth", "calibration_CARGO_G2A.json"}
 
 
 @pytest.mark.parametrize(
     ("path", "overrides", "words"),
     [
-        ("small.yml", [], "exists already"),
+        ("kept.npz", [], "exists already"),
         ("nowhere/feats.npz", [], "its folder does not exist"),
         ("feats.npz", ["DATASETS.TESTS", "('CARGO', 'Market1501')"], "keeps one dataset's features"),
     ],
 )
 def test_features_that_cannot_be_kept_are_refused_before_inference(evaluate, tmp_path, path, overrides, words):
+    (tmp_path / "kept.npz").touch()
     outcome, _ = evaluate("--save-features", tmp_path / path, overrides=tuple(overrides))
     assert_one_line(outcome, words)
 
 
-def test_evaluation_leaves_the_runs_own_files_alone(fastreid_command, trained, names):
+def test_evaluation_leaves_the_runs_own_files_alone(fastreid_command, trained):
     run, _ = trained
-    before = {path: path.read_bytes() for path in run.iterdir()}
+    before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
     outcome = fastreid_command("eval", "--config", run / "config.yaml", "--weights", run / "model_final.pth")
     assert outcome.code == 0, outcome.err
     assert (run / "eval" / "results.json").exists()
@@ -214,22 +232,21 @@ def test_bootstrap_prints_intervals(evaluate):
     assert line.count("[") == 6  # Rank-1, 5, 10, 20, mAP, mINP
 
 
-def test_thresholds_are_saved_beside_the_checkpoint(evaluate, trained, fastreid_command):
-    outcome, _ = evaluate("--protocols", "ALL", "--calibrate")
+def test_thresholds_are_saved_beside_the_checkpoint(evaluate, weights_alone):
+    outcome, _ = evaluate("--protocols", "ALL", "--calibrate", "--weights", weights_alone)
     assert outcome.code == 0, outcome.err
-    calibration = Calibration.load(trained[0] / "calibration_CARGO_ALL.json")
+    calibration = Calibration.load(weights_alone.parent / "calibration_CARGO_ALL.json")
     assert "ground->aerial" in calibration.directions
 
 
-def test_best_model_is_chosen_by_a_named_number(fastreid_command, config_file, names, tmp_path):
+def test_best_model_is_chosen_by_a_named_number(fastreid_command, config, tmp_path):
     run = tmp_path / "run"
     best = ["TEST.BEST_METRIC", "CARGO/G2A/Rank-5", "SOLVER.MAX_EPOCH", 1]
-    assert fastreid_command("train", "--config", config_file, "--output", run, *names, *best).code == 0
+    assert fastreid_command("train", "--config", config, "--output", run, *best).code == 0
     metric = torch.load(run / "model_final.pth", weights_only=True)["metric"]
     assert metric == pytest.approx(json.loads((run / "results.json").read_text())["CARGO"]["G2A"]["Rank-5"])
-    outcome = fastreid_command(
-        "train", "--config", config_file, "--output", tmp_path / "b", *names, "TEST.BEST_METRIC", "CARGO/A2G/map"
-    )
+    other = ("--output", tmp_path / "b", "TEST.BEST_METRIC", "CARGO/A2G/map")
+    outcome = fastreid_command("train", "--config", config, *other)
     assert_one_line(outcome, "TEST.BEST_METRIC 'CARGO/A2G/map' unknown (did you mean CARGO/A2G/mAP?)")
 
 
@@ -241,13 +258,13 @@ def test_best_model_is_chosen_by_a_named_number(fastreid_command, config_file, n
         (["DATASETS.TESTS", "('TAG_PEDES',)"], ["TAG-PEDES"]),
     ],
 )
-def test_protocols_that_cannot_be_computed(fastreid_command, config_file, names, tmp_path, overrides, words):
-    outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "run", *names, *overrides)
+def test_protocols_that_cannot_be_computed(fastreid_command, config, tmp_path, overrides, words):
+    outcome = fastreid_command("train", "--config", config, "--output", tmp_path / "run", *overrides)
     assert_one_line(outcome, *words)
 
 
-def test_features_that_are_no_numbers_are_named(config_file, names):
-    cfg = load_config(config_file, [str(n) for n in names])
+def test_features_that_are_no_numbers_are_named(config):
+    cfg = load_config(config)
     (test_set,) = test_sets(cfg)
     evaluator = MultiProtocolEvaluator(cfg, test_set)
     paths = [record.path for record in test_set.records]

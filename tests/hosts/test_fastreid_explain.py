@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from conftest import assert_one_line, recipes
-from fastreid.modeling import build_model
 from fastreid.solver import build_lr_scheduler
 from fastreid.utils.events import EventStorage
+from small_fastreid import VISA, built, write_tiny
 
 from agreid_plugin.data.datasets import load
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.explain import explain
+from agreid_plugin.hosts.fastreid.solver import cosine_by_iteration
 from agreid_plugin.types import View
 
 RECIPES = [path for path in recipes("*") if path.parent.name not in ("Mixed", "Example")]
@@ -22,19 +22,12 @@ SMALL = (
     *("MODEL.CLIP.WIDTH", "16", "MODEL.CLIP.HEADS", "2", "MODEL.CLIP.EMBED_DIM", "16", "MODEL.CLIP.TEXT_WIDTH", "16"),
     *("MODEL.CLIP.TEXT_HEADS", "2", "MODEL.CLIP.TEXT_LAYERS", "1"),
 )
-TINY = {
-    "MODEL": {
-        "META_ARCHITECTURE": "ViSA",
-        "BACKBONE": {"NAME": "build_visa_backbone", "DEPTH": "tiny", "STRIDE_SIZE": [8, 8], "FEAT_DIM": 16},
-        "VIT": {"PATCH_SIZE": 8, "WIDTH": 16, "LAYERS": 2, "HEADS": 2},
-        "VISA": {"EXPERTS": 3, "TOP_K": 2, "TOKENS": 2, "NEIGHBORS": 3},
-        "HEADS": {"NAME": "BNNeckHead"},
-        "LOSSES": {"NAME": ["CrossEntropyLoss", "VIAL"], "VIAL": {"SCALE": 0.25}},
-    },
-    "INPUT": {"SIZE_TRAIN": [32, 16], "SIZE_TEST": [32, 16], "PIPELINE": ["host", {"PLRM": {"n": 4}}]},
+TINY = VISA | {
+    "MODEL": {**VISA["MODEL"], "LOSSES": {"NAME": ["CrossEntropyLoss", "VIAL"], "VIAL": {"SCALE": 0.25}}},
+    "INPUT": {**VISA["INPUT"], "PIPELINE": ["host", {"PLRM": {"n": 4}}]},
     "DATASETS": {"NAMES": ["CARGO"], "TESTS": ["CARGO_A2G", "CARGO_ALL"]},
-    "DATALOADER": {"SAMPLER_TRAIN": "ViewBalancedIdentitySampler", "NUM_INSTANCE": 4},
-    "SOLVER": {"IMS_PER_BATCH": 16, "MAX_EPOCH": 6, "WARMUP_ITERS": 0, "STEPS": [2, 30]},
+    "SOLVER": {**VISA["SOLVER"], "MAX_EPOCH": 6, "STEPS": [2, 30]},
+    "TEST": {},
 }
 OWN_TERMS = {
     "view_loss": "loss_view",
@@ -47,10 +40,7 @@ OWN_TERMS = {
 @pytest.fixture
 def tiny(tmp_path, agsynth) -> Path:
     """A configuration of ViSA on `agsynth`."""
-    path = tmp_path / "tiny.yml"
-    settings = {**TINY, "DATASETS": {**TINY["DATASETS"], "ROOT": str(agsynth)}, "OUTPUT_DIR": str(tmp_path / "run")}
-    path.write_text(yaml.safe_dump(settings))
-    return path
+    return write_tiny(tmp_path, TINY, agsynth)
 
 
 def told(path: Path, *overrides: str) -> dict[str, dict[str, str]]:
@@ -92,8 +82,7 @@ def test_it_tells_the_whole_of_a_method(tiny, agsynth, tmp_path):
 
 def test_parameters_are_those_of_the_built_model(tiny):
     found = told(tiny)
-    cfg = load_config(tiny, ["MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", "4"])
-    model = build_model(cfg)
+    model = built(tiny)
     counted = {name: parameters for name, (parameters, _) in numbers(found).items()}
     assert counted["total"] == sum(p.numel() for p in model.parameters())
     assert counted["local_head"] == sum(p.numel() for p in model.local_head.parameters())
@@ -125,7 +114,7 @@ ABLATIONS = [(), ("VAB",), ("ETGM",), ("ETGM", "DLFM"), ("VAB", "ETGM"), ("VAB",
 @pytest.mark.parametrize("without", ABLATIONS, ids=lambda names: "-".join(names) or "whole")
 def test_own_losses_are_those_that_training_computes(tiny, without):
     overrides = [word for name in without for word in (f"MODEL.VISA.{name}", "False")]
-    model = build_model(load_config(tiny, ["MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", "4", *overrides])).train()
+    model = built(tiny, *overrides).train()
     inputs = {"images": torch.rand(4, 3, 32, 16), "targets": torch.arange(4) // 2, "views": torch.arange(4) % 2}
     with EventStorage():
         computed = set(model(inputs)) & set(OWN_TERMS.values())
@@ -193,6 +182,34 @@ def test_the_last_learning_rate_is_the_hosts(tiny, schedule, delay, warmup):
             schedules["lr_sched"].step()
     text = told(tiny, *overrides, "SOLVER.STEPS", "[1, 3, 4]")["optimizer"]["Adam"]
     assert math.isclose(float(text.split(" to ")[1].split()[0]), last, rel_tol=1e-4)
+
+
+@pytest.mark.parametrize("warmup", [0, 7])
+def test_the_last_learning_rate_of_a_cosine_by_iteration(tiny, warmup):
+    by_iteration = ["SOLVER.SCHED", "CosineAnnealingLR", "SOLVER.SCHED_STEP", "iteration"]
+    cfg = load_config(tiny, [*by_iteration, "SOLVER.WARMUP_ITERS", str(warmup)])
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=cfg.SOLVER.BASE_LR)
+    schedule = cosine_by_iteration(cfg, optimizer, 3)["lr_sched"]
+    for _ in range(cfg.SOLVER.MAX_EPOCH * 3 - warmup - 1):
+        optimizer.step()
+        schedule.step()
+    text = told(tiny, *by_iteration, "SOLVER.WARMUP_ITERS", str(warmup))["optimizer"]["Adam"]
+    rate, _, kind = text.split(" to ")[1].partition(" ")
+    assert math.isclose(float(rate), optimizer.param_groups[0]["lr"], rel_tol=1e-4)
+    assert kind.startswith("(CosineAnnealingLR by iteration), ")
+
+
+def test_rates_and_decays_of_parts(tiny):
+    decays = ["SOLVER.WEIGHT_DECAY", "0.02", "SOLVER.WEIGHT_DECAY_NORM", "0.01", "SOLVER.WEIGHT_DECAY_BIAS", "0.005"]
+    assert "weight decay 0.02, of norms 0.01, of biases 0.005" in told(tiny, *decays)["optimizer"]["Adam"]
+    parts = [*decays, "SOLVER.DECAY_VECTORS", "False", "SOLVER.LR_FACTORS", "[['local_head', 10]]"]
+    text = told(tiny, *parts)["optimizer"]["Adam"]
+    assert ", 10 times that for local_head, no warm-up, weight decay 0.02, of matrices alone" in text
+
+
+def test_a_warm_up_in_epochs_of_unknown_length(tiny, tmp_path):
+    overrides = ["SOLVER.WARMUP_EPOCHS", "2", "DATASETS.ROOT", str(tmp_path / "no")]
+    assert "warm-up 2 epochs from" in told(tiny, *overrides)["optimizer"]["Adam"]
 
 
 def test_a_warm_up_counted_in_epochs(tiny):

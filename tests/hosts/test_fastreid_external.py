@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import assert_one_line
 from fastreid.modeling.backbones import BACKBONE_REGISTRY, build_backbone
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils.events import EventStorage
 from torch import nn
 
@@ -233,6 +234,12 @@ def test_width_zero_asks_the_hosts_backbones_and_ours(configured, backbone, widt
     assert cfg.MODEL.BACKBONE.FEAT_DIM == 0
 
 
+def test_width_zero_of_an_architecture_that_a_function_builds(configured, monkeypatch):
+    monkeypatch.setitem(META_ARCH_REGISTRY._obj_map, "build_own", lambda cfg: nn.Identity())  # noqa: ARG005
+    cfg = configured("timm", "resnet18", [], "map", 16, "MODEL.META_ARCHITECTURE", "build_own")
+    assert with_feature_width(cfg).MODEL.BACKBONE.FEAT_DIM == 512
+
+
 def test_a_backbone_made_by_the_width_cannot_be_asked_for_it(configured, monkeypatch):
     def build(cfg) -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, cfg.MODEL.BACKBONE.FEAT_DIM or 1, 3), nn.Linear(1, 1))
@@ -265,6 +272,8 @@ def test_trains_and_evaluates_by_one_command(config_file, tmp_path, fastreid_com
     weights = ["--weights", tmp_path / "run" / "model_final.pth"]
     outcome = fastreid_command("eval", "--config", config_file, "--output", tmp_path / "again", *weights, *chosen)
     assert outcome.code == 0, outcome.err
+    first, again = ((tmp_path / name / "results.json").read_text() for name in ("run", "again"))
+    assert again == first
     chosen[3] = "test_vt"
     wrong = fastreid_command("train", "--config", config_file, "--output", tmp_path / "wrong", *chosen)
     assert_one_line(wrong, "EXTERNAL.NAME", "did you mean test_vit?")

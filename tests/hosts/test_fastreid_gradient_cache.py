@@ -9,14 +9,15 @@ from conftest import assert_one_line
 from fastreid.engine.train_loop import SimpleTrainer
 from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
+from small_text import SHAPE
 
 from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.hosts.fastreid.amp import AMPTrainer
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.gradient_cache import set_chunk, suitable
 from agreid_plugin.nn.checkpoints import read_checkpoint
+from agreid_plugin.nn.clip import EOT, SOT
 
-SHAPE = {"WIDTH": 16, "LAYERS": 3, "HEADS": 2, "TEXT_WIDTH": 8, "TEXT_LAYERS": 2, "TEXT_HEADS": 2, "EMBED_DIM": 8}
 TINY = {
     "MODEL": {
         "META_ARCHITECTURE": "TAGCLIP",
@@ -76,7 +77,6 @@ def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
 
 
 def start_of(tiny: Path, *overrides: object) -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
     return {name: value.detach().clone() for name, value in built(tiny, 0, *overrides).named_parameters()}
 
 
@@ -107,7 +107,7 @@ def host_batch() -> dict:
     images = torch.rand(7, 3, 32, 16, generator=generator) * 255
     tokens = torch.zeros(7, 77, dtype=torch.long)
     tokens[:, 1:4] = torch.randint(1, 999, (7, 3), generator=generator)
-    tokens[:, 0], tokens[:, 4] = 49406, 49407
+    tokens[:, 0], tokens[:, 4] = SOT, EOT
     views, pids = torch.tensor([0, 1, 1, -1, 0, 1, 0]), torch.tensor([0, 0, 1, 2, 2, 1, 0])
     return {"images": images, "targets": pids, "views": views, "tokens": tokens, "img_paths": tuple("abcdefg")}
 

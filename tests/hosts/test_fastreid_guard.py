@@ -1,21 +1,19 @@
 """The learning guard in fast-reid's trainer: losses that are not finite, features that collapse, idle experts."""
 
 import json
-import logging
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from conftest import assert_one_line
-from fastreid.utils import comm
 from poison import Poison
 from processes import in_processes
+from small_fastreid import train_in_group
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import transforms
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.distributed import local_group
 from agreid_plugin.hosts.fastreid.loss_registry import LOSSES, LossEntry
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.steps import read_step
@@ -111,19 +109,12 @@ def test_images_that_are_not_finite_are_named(fastreid_command, config, tmp_path
     assert "patch" in told
 
 
-def train_in_a_process(cfg) -> str:
-    logging.getLogger("fastreid").handlers.clear()
-    with local_group(comm.get_world_size()):
-        Trainer(cfg).train()
-    return "trained"
-
-
 def test_all_processes_stop_with_one_message_where_one_has_a_bad_loss(config, tmp_path, poison):
     poison(2, process=1)
     run = tmp_path / "run"
     run.mkdir()
     cfg = load_config(config, ["OUTPUT_DIR", str(run)])
-    told = in_processes(2, lambda: train_in_a_process(cfg))
+    told = in_processes(2, lambda: train_in_group(cfg))
     assert told[0] == told[1]
     assert told[0].startswith("NonFiniteLossError: iteration 2: loss_poison_id is nan (")
     assert " in process 1; 4 images, all finite; weights finite; " in told[0]

@@ -119,7 +119,7 @@ def test_a_broken_plugin_is_one_line(tmp_path):
     )
 
 
-def test_without_the_host_the_command_says_how_to_get_it(tmp_path):
+def test_without_the_host_the_command_says_how_to_get_it():
     hide = (
         "import importlib.machinery, sys; find = importlib.machinery.PathFinder.find_spec\n"
         "importlib.machinery.PathFinder.find_spec = classmethod(\n"

@@ -1,53 +1,38 @@
-"""VDT and ViSA inside the host: recipes, training, evaluation, views, and what is refused."""
+"""ViSA, VDT and VIF-AGReID inside the host: recipes, training, evaluation, views, and what is refused."""
 
+import inspect
 import json
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from conftest import ROOT, assert_one_line, recipes
-from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
+from small_fastreid import VISA, built, train_once, write_tiny
 
 from agreid_plugin.hosts.fastreid.adapter import to_host
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.losses import VIAL
+from agreid_plugin.methods.visa import ViSA, build_backbone
 from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.types import Batch
 
-METHODS = ("ViSA", "VDT", "VIF-AGReID")
-RECIPES = recipes(*METHODS)
-TINY = {
-    "MODEL": {
-        "META_ARCHITECTURE": "ViSA",
-        "BACKBONE": {"NAME": "build_visa_backbone", "DEPTH": "tiny", "STRIDE_SIZE": [8, 8], "FEAT_DIM": 16},
-        "VIT": {"PATCH_SIZE": 8, "WIDTH": 16, "LAYERS": 2, "HEADS": 2},
-        "VISA": {"EXPERTS": 3, "TOP_K": 2, "TOKENS": 2, "NEIGHBORS": 3},
-        "HEADS": {"NAME": "BNNeckHead"},
-        "LOSSES": {"NAME": ["CrossEntropyLoss", "TripletLoss"], "TRI": {"MARGIN": 0.0, "HARD_MINING": True}},
-    },
-    "INPUT": {"SIZE_TRAIN": [32, 16], "SIZE_TEST": [32, 16]},
-    "DATASETS": {"NAMES": ["CARGO"], "TESTS": ["CARGO"]},
-    "DATALOADER": {"SAMPLER_TRAIN": "ViewBalancedIdentitySampler", "NUM_INSTANCE": 4, "NUM_WORKERS": 0},
-    "SOLVER": {"IMS_PER_BATCH": 16, "MAX_EPOCH": 1, "WARMUP_ITERS": 0, "STEPS": [30], "LOG_PERIOD": 1},
-    "TEST": {"EVAL_PERIOD": 1, "IMS_PER_BATCH": 16, "PROTOCOLS": ["ALL", "A2G"]},
-}
+RECIPES = recipes("ViSA", "VDT", "VIF-AGReID")
 VDT = ("MODEL.META_ARCHITECTURE", "VDT", "MODEL.BACKBONE.NAME", "build_vdt_backbone")
 
 
 @pytest.fixture
 def tiny(tmp_path, agsynth) -> Path:
     """A configuration that trains ViSA on `agsynth` in seconds."""
-    path = tmp_path / "tiny.yml"
-    settings = {**TINY, "DATASETS": {**TINY["DATASETS"], "ROOT": str(agsynth)}, "OUTPUT_DIR": str(tmp_path / "run")}
-    path.write_text(yaml.safe_dump(settings))
-    return path
+    return write_tiny(tmp_path, VISA, agsynth)
 
 
-def built(path: Path, *overrides: str):
-    cfg = load_config(path, ["MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", "4", *overrides])
-    return build_model(cfg)
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory, agsynth) -> Path:
+    """What an epoch of it ends with."""
+    config = write_tiny(tmp_path_factory.mktemp("methods"), VISA, agsynth)
+    train_once(config)
+    return config.parent / "run" / "model_final.pth"
 
 
 def host_batch(views=(0, 1, 0, 1)) -> dict:
@@ -68,8 +53,7 @@ def test_every_recipe_builds_a_model_that_takes_a_step(path):
         losses = model(inputs)
     sum(losses.values()).backward()
     assert all(name.startswith("loss_") and torch.isfinite(value) for name, value in losses.items())
-    without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
-    assert not without
+    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
 @pytest.mark.parametrize("overrides", [(), VDT], ids=["ViSA", "VDT"])
@@ -88,19 +72,16 @@ def test_trains_and_evaluates_by_one_command(tiny, tmp_path, fastreid_command, o
     assert json.loads((tmp_path / "again" / "results.json").read_text())["CARGO"] == results["CARGO"]
 
 
-def test_predicted_views_need_none_and_results_say_so(tiny, tmp_path, fastreid_command):
-    assert fastreid_command("train", "--config", tiny).code == 0
-    outcome = fastreid_command(
-        "eval", "--config", tiny, "--weights", tmp_path / "run" / "model_final.pth", "MODEL.VIEW", "predicted"
-    )
+def test_predicted_views_need_none_and_results_say_so(tiny, weights, tmp_path, fastreid_command):
+    outcome = fastreid_command("eval", "--config", tiny, "--weights", weights, "MODEL.VIEW", "predicted")
     assert outcome.code == 0, outcome.err
     results = json.loads((tmp_path / "run" / "eval" / "results.json").read_text())
     assert results["CARGO"]["ALL"]["views"] == "predicted"
 
     model = built(tiny, "MODEL.VIEW", "predicted").eval()
-    model.load_state_dict(read_checkpoint(tmp_path / "run" / "model_final.pth")["model"])
+    model.load_state_dict(read_checkpoint(weights)["model"])
     with torch.no_grad():
-        given, none = model(host_batch((0, 1, 0, 1))), model({"images": host_batch()["images"]})
+        given, none = model(host_batch()), model({"images": host_batch()["images"]})
     torch.testing.assert_close(given, none, rtol=0, atol=0)
 
 
@@ -194,21 +175,17 @@ def test_images_without_a_view_are_refused_before_training(tiny, market, fastrei
     assert_one_line(outcome, "ViSA", "view of every image", "48 of 48", ".jpg")
 
 
-def test_test_images_without_a_view_can_be_predicted(tiny, market, tmp_path, fastreid_command):
-    assert fastreid_command("train", "--config", tiny).code == 0
-    weights = ("--weights", tmp_path / "run" / "model_final.pth")
+def test_test_images_without_a_view_can_be_predicted(tiny, weights, market, tmp_path, fastreid_command):
     names = ("DATASETS.ROOT", market, "DATASETS.TESTS", "('Market1501',)", "TEST.PROTOCOLS", "[]")
-    refused = fastreid_command("eval", "--config", tiny, *weights, *names)
-    assert_one_line(refused, "view of every test image", "MODEL.VIEW predicted")
-    outcome = fastreid_command("eval", "--config", tiny, *weights, *names, "MODEL.VIEW", "predicted")
+    evaluate = ("eval", "--config", tiny, "--weights", weights, *names)
+    assert_one_line(fastreid_command(*evaluate), "view of every test image", "MODEL.VIEW predicted")
+    outcome = fastreid_command(*evaluate, "MODEL.VIEW", "predicted")
     assert outcome.code == 0, outcome.err
+    results = json.loads((tmp_path / "run" / "eval" / "results.json").read_text())
+    assert results["Market1501"]["ALL"]["views"] == "predicted"
 
 
-def test_every_key_of_a_method_has_a_sentence_and_the_constructors_default(tiny):
-    import inspect
-
-    from agreid_plugin.methods.visa import ViSA, build_backbone
-
+def test_every_key_of_visa_is_at_the_constructors_default():
     cfg = load_config(ROOT / "projects" / "ViSA" / "visa.yml")
     defaults = {name: p.default for f in (build_backbone, ViSA) for name, p in inspect.signature(f).parameters.items()}
     for name, value in cfg.MODEL.VISA.items():
@@ -218,7 +195,7 @@ def test_every_key_of_a_method_has_a_sentence_and_the_constructors_default(tiny)
 
 @pytest.mark.parametrize("architecture", ["Baseline", "MoCo", "MGN"])
 def test_the_hosts_architectures_take_our_losses(config_file, architecture):
-    names = ("MODEL.META_ARCHITECTURE", architecture, "MODEL.QUEUE_SIZE", "32", "INPUT.SIZE_TRAIN", "[32, 16]")
+    names = ("MODEL.META_ARCHITECTURE", architecture, "MODEL.QUEUE_SIZE", "32")
     if architecture == "MGN":  # made for a ResNet-50
         names += ("MODEL.BACKBONE.DEPTH", "50x", "MODEL.BACKBONE.FEAT_DIM", "2048")
     overrides = (*names, "MODEL.LOSSES.VIAL.SCALE", "3.0", "MODEL.LOSSES.NAME", "('TripletLoss', 'VIAL')")
@@ -234,7 +211,7 @@ def test_the_hosts_architectures_take_our_losses(config_file, architecture):
 
 
 def test_two_processes_train_visa(tiny, tmp_path, fastreid_command):
-    outcome = fastreid_command("train", "--config", tiny, "--num-processes", 2, "SOLVER.IMS_PER_BATCH", 16)
+    outcome = fastreid_command("train", "--config", tiny, "--num-processes", 2)
     assert outcome.code == 0, outcome.err
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["CARGO"]["ALL"]["queries"] == 12

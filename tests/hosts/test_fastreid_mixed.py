@@ -1,4 +1,4 @@
-"""Recipes that mix owners: each trains an epoch on a tiny AG-Synth and is evaluated."""
+"""Recipes that mix owners: each trains an epoch on a tiny AG-Synth with all of its losses and is evaluated."""
 
 import json
 import os
@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.losses import LOSSES
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "projects" / "Example"
 SIZE = (64, 32)
 TINY = (
@@ -29,10 +31,16 @@ def people(tmp_path_factory) -> Path:
     return root
 
 
+def logged(folder: Path) -> set[str]:
+    return {name for line in (folder / "metrics.json").read_text().splitlines() for name in json.loads(line)}
+
+
 @pytest.mark.parametrize("recipe", sorted((ROOT / "projects" / "Mixed").glob("*.yml")), ids=lambda path: path.stem)
 def test_a_mixed_recipe_trains_an_epoch(recipe, people, tmp_path, fastreid_command):
     outcome = fastreid_command("train", "--config", recipe, "--output", tmp_path, *TINY, "DATASETS.ROOT", people)
     assert outcome.code == 0, outcome.err
+    for name in load_config(recipe).MODEL.LOSSES.NAME:
+        assert any(each.startswith(f"loss_{LOSSES[name].log_name}") for each in logged(tmp_path)), name
     assert 0 <= json.loads((tmp_path / "results.json").read_text())["CARGO"]["A2G"]["mAP"] <= 100
 
 
@@ -52,5 +60,4 @@ def test_the_example_plugin_is_found_by_its_entry_point(people, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    last = json.loads((tmp_path / "run" / "metrics.json").read_text().splitlines()[-1])
-    assert any("loss_spread" in line for line in (tmp_path / "run" / "metrics.json").read_text().splitlines()), last
+    assert any(name.startswith("loss_spread") for name in logged(tmp_path / "run"))

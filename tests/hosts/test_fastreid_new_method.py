@@ -8,7 +8,7 @@ import torch
 from conftest import assert_one_line
 from fastreid.engine.hooks import HookBase
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
-from test_fastreid_methods import tiny  # noqa: F401 - a fixture
+from small_fastreid import VISA, forget_keys, write_tiny
 from torch import nn
 
 from agreid_plugin.hosts.fastreid import loss_registry
@@ -84,10 +84,11 @@ class Colors(HostMethod, MeanColors):
 
 
 @pytest.fixture
-def colors(monkeypatch, tiny) -> tuple[object, ...]:  # noqa: F811
+def colors(monkeypatch, tmp_path, agsynth) -> tuple[object, ...]:
     """What importing a method's file does; returns the options of a run of it."""
     monkeypatch.setattr(META_ARCH_REGISTRY, "_obj_map", dict(META_ARCH_REGISTRY._obj_map))
     monkeypatch.setattr(loss_registry, "ARCHITECTURES", dict(loss_registry.ARCHITECTURES))
+    forget_keys(monkeypatch)
     declare(
         [
             Key("MODEL.COLORS.FLAT_WEIGHT", 0.5, "Colors: weight of its own loss."),
@@ -97,7 +98,7 @@ def colors(monkeypatch, tiny) -> tuple[object, ...]:  # noqa: F811
     )
     declare_architecture("Colors", {"ViewLoss": "MODEL.COLORS.FLAT_WEIGHT"})
     META_ARCH_REGISTRY.register(Colors)
-    return ("--config", tiny, "MODEL.META_ARCHITECTURE", "Colors")
+    return ("--config", write_tiny(tmp_path, VISA, agsynth), "MODEL.META_ARCHITECTURE", "Colors")
 
 
 def test_it_trains_with_its_losses_hooks_and_files(colors, tmp_path, fastreid_command):

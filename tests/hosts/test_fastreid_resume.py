@@ -165,13 +165,14 @@ def test_the_best_model_stays_the_best(forked_command, config, tmp_path):
 
 
 def test_another_seed_batch_or_number_of_processes_is_told(forked_command, config, tmp_path):
-    train = ("train", "--config", config, "--output", tmp_path / "run", "--resume", *SHORT)
-    forked_command(*train, at=("step", 8))
-    resumed = forked_command(*train, "SEED", 5, "SOLVER.IMS_PER_BATCH", 16)
+    train = ("train", "--config", config, "--output", tmp_path / "run", "--resume")
+    forked_command(*train, *SHORT, at=("step", 8))
+    resumed = forked_command(*train, "--num-processes", 2, *SHORT, "SEED", 5, "SOLVER.IMS_PER_BATCH", 16)
     assert resumed.code == 0, resumed.said
     told = [line for line in resumed.said.splitlines() if "not as an uninterrupted one would" in line]
     assert len(told) == 1
-    assert "resumed with seed 5 in place of 0, batch 16 in place of 8, iterations an epoch 3 in place of 6" in told[0]
+    changes = ("seed 5 in place of 0", "processes 2 in place of 1", "batch 16 in place of 8")
+    assert f"resumed with {', '.join(changes)}, iterations an epoch 3 in place of 6" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -179,9 +180,13 @@ def test_another_seed_batch_or_number_of_processes_is_told(forked_command, confi
     [
         (("MODEL.VIT.LAYERS", 3), "another model (backbone.encoder.view_tokens is (2, 2, 16) there, (3, 2, 16) here)"),
         (("SOLVER.OPT", "SGD"), "another optimizer (it has no dampening)"),
+        (
+            ("SOLVER.SCHED", "CosineAnnealingLR", "SOLVER.SCHED_STEP", "iteration"),
+            "another schedule (SOLVER.SCHED_STEP was epoch there, it is iteration here): continue with",
+        ),
     ],
 )
-def test_another_model_or_optimizer_is_refused(forked_command, config, straight, tmp_path, other, told):
+def test_another_model_optimizer_or_schedule_is_refused(forked_command, config, straight, tmp_path, other, told):
     shutil.copytree(straight, tmp_path / "run")
     train = ("train", "--config", config, "--output", tmp_path / "run", "--resume", "SOLVER.MAX_EPOCH", 3)
     outcome = forked_command(*train, *other)
@@ -265,7 +270,7 @@ def test_a_torn_line_of_metrics_is_dropped(forked_command, config, straight, tmp
     assert sorted(logged(tmp_path / "run")) == sorted(logged(straight))
 
 
-def test_the_keys_are_checked(fastreid_command, config, tmp_path):
+def test_the_keys_are_checked(fastreid_command, config):
     for key in ("SOLVER.KEEP_CHECKPOINTS", "SOLVER.CHECKPOINT_ITERS"):
         assert_one_line(fastreid_command("train", "--config", config, key, -1), key, "-1")
 

@@ -12,6 +12,7 @@ import yaml
 from conftest import assert_one_line
 from fastreid.modeling import build_model
 from PIL import Image
+from small_text import SHAPE
 
 from agreid_plugin.data.captions import clean
 from agreid_plugin.data.images import read_image
@@ -20,7 +21,6 @@ from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import View
 
-SHAPE = {"WIDTH": 16, "LAYERS": 3, "HEADS": 2, "TEXT_WIDTH": 8, "TEXT_LAYERS": 2, "TEXT_HEADS": 2, "EMBED_DIM": 8}
 SETTINGS = {
     "MODEL": {
         "META_ARCHITECTURE": "TAGCLIP",
@@ -39,7 +39,7 @@ TEXT = "A woman in a red coat, carrying a backpack."
 IMAGES = 10
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     """A folder with a configuration, weights that send half of the images to each view, and images at any depth."""
     root = tmp_path_factory.mktemp("search")
@@ -60,6 +60,17 @@ def made(tmp_path_factory) -> Path:
 def build(root: Path):
     torch.manual_seed(0)
     return build_model(load_config(root / "tiny.yml", ["MODEL.HEADS.NUM_CLASSES", "3"])).eval()
+
+
+def trained(root: Path):
+    """The model with the weights of the file."""
+    model = build(root)
+    model.load_state_dict(torch.load(root / "w.pth")["model"])
+    return model
+
+
+def embedded(model, text: str) -> torch.Tensor:
+    return model.encode_texts(Tokenizer(77)(clean(text)).unsqueeze(0)).embedding[0]
 
 
 def pixels(root: Path) -> tuple[list[str], torch.Tensor]:
@@ -90,13 +101,11 @@ def search(made, fastreid_command):
 @torch.no_grad()
 def expected(made: Path, text: str) -> list[tuple[str, float, str]]:
     """Path, score and view of every image, best first, from the model itself."""
-    model = build(made)
-    model.load_state_dict(torch.load(made / "w.pth")["model"])
+    model = trained(made)
     paths, images = pixels(made)
     outputs = model.infer(images)
-    query = model.encode_texts(Tokenizer(77)(clean(text)).unsqueeze(0)).embedding[0]
     views = [View(int(view)).name.lower() for view in outputs.images.routed[0].views]
-    scores = (outputs.images.embedding @ query).tolist()
+    scores = (outputs.images.embedding @ embedded(model, text)).tolist()
     return sorted(zip(paths, scores, views, strict=True), key=lambda row: -row[1])
 
 
@@ -118,13 +127,11 @@ def test_flip_testing_is_that_of_an_evaluation(search, made, tmp_path):
     outcome = search("--json", tmp_path / "f.json", "TEST.FLIP.ENABLED", "True")
     assert outcome.code == 0, outcome.err
     scores = {hit["path"]: hit["score"] for hit in hits(tmp_path / "f.json")}
-    model = build(made)
-    model.load_state_dict(torch.load(made / "w.pth")["model"])
+    model = trained(made)
     paths, images = pixels(made)
     with torch.no_grad():
         mean = (model(images) + model(images.flip(3))) / 2
-        query = model.encode_texts(Tokenizer(77)(clean(TEXT)).unsqueeze(0)).embedding[0]
-    wanted = torch.nn.functional.normalize(mean, dim=1) @ query
+        wanted = torch.nn.functional.normalize(mean, dim=1) @ embedded(model, TEXT)
     assert [scores[path] for path in paths] == pytest.approx(wanted.tolist(), abs=1e-5)
 
 

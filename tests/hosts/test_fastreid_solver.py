@@ -1,6 +1,7 @@
 """Groups of the optimizer, and a cosine that falls with every iteration, also in a resumed run."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
 from small_text import configured
 
+from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import solver
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 
@@ -95,3 +97,15 @@ def test_the_same_cosine_by_iteration_goes_on_without_a_word(tiny, caplog):
     schedule.step()
     assert optimizer.param_groups[0]["lr"] == state_after(tiny, epochs=2, steps=6)[1]
     assert not caplog.records
+
+
+@pytest.mark.parametrize(("before", "now"), [("epoch", "iteration"), ("iteration", "epoch")])
+def test_epochs_are_not_taken_for_iterations(tiny, before, now):
+    def schedule(step: str) -> torch.optim.lr_scheduler.LRScheduler:
+        optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2))], lr=1e-3)
+        cfg = configured(tiny, "SOLVER.SCHED_STEP", step, "SOLVER.WARMUP_ITERS", 0)
+        return Trainer.build_lr_scheduler(cfg, optimizer, 4)["lr_sched"]
+
+    told = f"of another schedule (SOLVER.SCHED_STEP was {before} there, it is {now} here)"
+    with pytest.raises(InputError, match=re.escape(told)):
+        solver.continue_schedule(schedule(now), schedule(before).state_dict())

@@ -25,6 +25,7 @@ from small_text import (
 from agreid_plugin.data.captions import clean
 from agreid_plugin.evaluation import load_features, sides
 from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, test_sets
+from agreid_plugin.hosts.fastreid.explain import explain
 from agreid_plugin.hosts.fastreid.tag_clip import SoftLabelRamp
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
@@ -252,11 +253,27 @@ def test_saved_features_keep_the_captions(tiny, tmp_path, fastreid_command):
         (["SOLVER.LR_FACTORS", "['image_local']"], ["SOLVER.LR_FACTORS takes rows [module, factor]"]),
         (["SOLVER.SCHED_STEP", "step"], ["SOLVER.SCHED_STEP 'step' unknown"]),
         (["SOLVER.SCHED", "MultiStepLR"], ["SOLVER.SCHED_STEP iteration is for CosineAnnealingLR"]),
+        (["SOLVER.BASE_LR", "0"], ["SOLVER.BASE_LR is 0, but must be above 0"]),
         (["SOLVER.OPT", "SGD"], ["SOLVER.BETAS is for Adam and its kin, SOLVER.OPT is SGD"]),
     ],
 )
 def test_mistakes_are_one_line(tiny, fastreid_command, overrides, words):
     assert_one_line(fastreid_command("train", "--config", tiny, *overrides), *words)
+
+
+def test_pairs_are_what_explaining_counts(tiny):
+    # 24 images, two captions each but for one image with one
+    batch = ["SOLVER.IMS_PER_BATCH", "25", "SOLVER.WARMUP_ITERS", "0"]
+    found = {title: dict(rows) for title, rows in explain(tiny, batch).items()}
+    assert "refused" not in found["training sets"]
+    assert found["optimizer"]["AdamW"].startswith("2 epochs of 1 iterations")
+    found = dict(explain(tiny, [*batch, "INPUT.CAPTIONS", "one"])["training sets"])
+    assert "the training set has 24 images, less than one batch" in found["refused"]
+
+
+def test_images_without_captions_are_refused_by_explaining_too(tiny, market):
+    found = dict(explain(tiny, ["DATASETS.NAMES", "['Market1501']", "DATASETS.ROOT", str(market)])["training sets"])
+    assert "TAGCLIP learns from captions, but Market1501 has none" in found["refused"]
 
 
 def test_sdm_and_further_losses(tiny):

@@ -89,6 +89,7 @@ def test_a_log_that_is_not_written_is_told_of_once(tmp_path):
 
     told = on_a_full_disk(log)
     assert told[0] == f"fastreid: {tmp_path / 'log.txt'} was not written: File too large; the run goes on"
+    assert sum("was not written" in line for line in told) == 1
     assert [line for line in told if "Error: " in line] == ["TypeError: %d format: a real number is required, not str"]
 
 

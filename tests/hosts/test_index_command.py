@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from conftest import assert_one_line, interrupted_after
 from PIL import Image
 from small_gallery import gallery_records, make_table, make_visa
 
+from agreid_plugin.cli import main
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.images import read_image
 from agreid_plugin.data.synth import make_agsynth
@@ -24,8 +26,6 @@ ENGINES = ["people", "people.db"]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, agsynth) -> Path:
     """A model, a table of 24 images, their features, and an index of each engine that tests only read."""
-    from agreid_plugin.cli import main
-
     folder = tmp_path_factory.mktemp("index")
     make_visa(folder, agsynth)
     make_table(folder / "crops.csv", gallery_records(agsynth)[:COUNT])
@@ -48,7 +48,7 @@ def model(made) -> tuple:
 
 @pytest.fixture
 def index(fastreid_command):
-    return lambda what, *argv: fastreid_command("index", what, *argv)
+    return partial(fastreid_command, "index")
 
 
 @pytest.fixture
@@ -118,8 +118,9 @@ def test_conditions_keep_the_images_that_meet_them(made, search, records, engine
         return set(paths(answer))
 
     assert found() == {record.path for record in records}
-    assert found("--view", "aerial") == {record.path for record in records if record.view == 0}
+    assert found("--view", "aerial") == {record.path for record in records if record.view == View.AERIAL}
     assert found("--camera", records[3].camera) == {r.path for r in records if r.camera == records[3].camera}
+    assert found("--pid", records[3].pid) == {r.path for r in records if r.pid == records[3].pid}
     assert found("--after", "2026-05-10T10:00") == {record.path for record in records[9:]}
     assert found("--before", "2026-05-10T10:00") == {record.path for record in records[:9]}
     assert found("--where", "weather=rain") == {record.path for record in records[1::2]}
@@ -213,7 +214,7 @@ def test_another_models_vectors_are_refused(made, fastreid_command, index, recor
     assert_one_line(added, words)
 
 
-def test_features_of_an_evaluation(made, fastreid_command, index, model, records, tmp_path):
+def test_features_of_an_evaluation(fastreid_command, index, model, records, tmp_path):
     save = ("--output", tmp_path / "eval", "--save-features", tmp_path / "eval.npz")
     assert fastreid_command("eval", *model, *save).code == 0
     assert index("build", "--index", tmp_path / "i", "--features", tmp_path / "eval.npz").code == 0

@@ -1,4 +1,4 @@
-"""Processes of a run: who started them, what ends them, and that nothing hangs or is left behind."""
+"""Processes of a run: what ends them, and that nothing hangs or is left behind."""
 
 import multiprocessing
 import os
@@ -7,143 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
-from launch_cases import arguments, as_a_task, work
+from launch_cases import OF_SRUN, arguments, as_a_task, work
+from processes import free_port, on_machines
 
 from agreid_plugin.errors import InputError, RunError
 from agreid_plugin.hosts import launching, supervision
-from agreid_plugin.hosts.launchers import NEEDED, address_of, first_node, launcher_of, place_of, tasks_on
 from agreid_plugin.hosts.meeting import connect, open_store
 from agreid_plugin.hosts.run_checks import claim_output
-
-OF_TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "none",
-    "TORCHELASTIC_USE_AGENT_STORE": "True",
-    "TORCHELASTIC_RESTART_COUNT": "2",
-    "RANK": "3",
-    "WORLD_SIZE": "4",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "2",
-    "GROUP_RANK": "1",
-    "MASTER_ADDR": "node7",
-    "MASTER_PORT": "29400",
-}
-OF_SRUN = {
-    "SLURM_STEP_ID": "0",
-    "SLURM_JOB_ID": "4711",
-    "SLURM_PROCID": "4",
-    "SLURM_NTASKS": "5",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "2",
-    "SLURM_NODELIST": "gpu[07-08],cpu1",
-    "SLURM_TASKS_PER_NODE": "2(x2),1",
-}
-OF_MPI = {f"OMPI_COMM_WORLD_{name}": "2" for name in ("SIZE", "LOCAL_SIZE")} | {
-    f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "LOCAL_RANK")
-}
-
-
-@pytest.fixture
-def environment(monkeypatch):
-    """Take away what any launcher would set, and set what one does."""
-    for name in {*OF_TORCHRUN, *OF_SRUN, *OF_MPI, *(name for names, _ in NEEDED.values() for name in names)}:
-        monkeypatch.delenv(name, raising=False)
-
-    def told(values: dict[str, str]) -> None:
-        for name, value in values.items():
-            monkeypatch.setenv(name, value)
-
-    return told
-
-
-# Who started it
-
-
-def test_nobody(environment):
-    environment({})
-    assert launcher_of(arguments(None)) == "none"
-    assert place_of("none").world_size == 1
-    with pytest.raises(InputError, match=r"--launcher slurm: SLURM_PROCID is not set; start the command as srun"):
-        launcher_of(arguments(None, launcher="slurm"))
-
-
-def test_torchrun(environment):
-    environment(OF_TORCHRUN)
-    assert launcher_of(arguments(None)) == "pytorch"
-    place = place_of("pytorch")
-    assert (place.rank, place.world_size, place.local_rank, place.local_size, place.machine) == (3, 4, 1, 2, 1)
-    assert (place.address, place.port, place.opens, place.attempt) == ("node7", 29400, False, 2)
-    with pytest.raises(InputError, match="leave out --num-gpus"):
-        launcher_of(arguments(2))
-    assert launcher_of(arguments(2, launcher="none")) == "none"
-    with pytest.raises(InputError, match="torchrun has its own, give it --master-addr"):
-        place_of("pytorch", "tcp://10.0.0.1:29500")
-
-
-def test_torchrun_without_a_store_has_process_0_open_one(environment):
-    environment({**OF_TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False", "RANK": "0"})
-    assert place_of("pytorch").opens
-    environment({"RANK": "first"})
-    with pytest.raises(InputError, match=r"--launcher pytorch: a variable of its environment is no number: .*first"):
-        place_of("pytorch")
-
-
-def test_srun(environment):
-    environment(OF_SRUN)
-    assert launcher_of(arguments(None)) == "slurm"
-    place = place_of("slurm")
-    assert (place.rank, place.world_size, place.local_rank, place.local_size, place.machine) == (4, 5, 0, 1, 2)
-    assert (place.address, place.port, place.opens) == ("gpu07", 24711, False)
-    assert place_of("slurm", "tcp://10.0.0.1:29500").address == "10.0.0.1"
-    environment({"MASTER_ADDR": "login", "MASTER_PORT": "1234"})
-    assert (place_of("slurm").address, place_of("slurm").port) == ("login", 1234)
-    assert launcher_of(arguments(4, num_machines=2)) == "none"  # it is asked for processes of its own
-
-
-@pytest.mark.parametrize(
-    "alone",
-    [
-        {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_NODELIST": "a"},  # a batch script
-        {**OF_SRUN, "SLURM_NTASKS": "1"},
-        {**OF_SRUN, "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"},  # an interactive shell of a large job
-    ],
-)
-def test_one_task_of_slurm_is_no_distributed_run(environment, alone):
-    environment(alone)
-    assert launcher_of(arguments(None)) == "none"
-
-
-def test_mpi(environment):
-    environment(OF_MPI)
-    assert launcher_of(arguments(None)) == "none"
-    assert launcher_of(arguments(None, launcher="mpi")) == "mpi"
-    place = place_of("mpi")
-    assert (place.rank, place.world_size, place.address, place.opens) == (1, 2, "127.0.0.1", False)
-    environment({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
-    with pytest.raises(InputError, match="on several machines: say where they meet, --dist-url"):
-        place_of("mpi")
-
-
-def test_nodes_and_tasks_by_hand():
-    assert [
-        first_node(text) for text in ("node[03-05,9],gpu1", "gpu1,node[1-2]", "n1", "r[1-2]n[03-04]", "a[7,9]")
-    ] == [*("node03", "gpu1", "n1", "r1n03", "a7")]
-    assert [tasks_on("2(x3),1", node) for node in range(4)] == [2, 2, 2, 1]
-    assert tasks_on("8", 0) == 8
-
-
-def test_where_machines_meet():
-    assert address_of("tcp://10.0.0.1:29500") == ("10.0.0.1", 29500)
-    for url in ("10.0.0.1", "tcp://10.0.0.1", "tcp://10.0.0.1:port", "http://10.0.0.1:80", "tcp://[::1"):
-        with pytest.raises(InputError, match=r"should be like tcp://10.0.0.1:29500"):
-            address_of(url)
-
-
-# What ends it
 
 
 def sums(folder: Path) -> list[str]:
@@ -230,30 +104,6 @@ def wait_until_all_work(folder: Path) -> None:
 # Several machines, and processes that others have started
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def on_machines(call, number: int = 2) -> list[BaseException | None]:
-    """Run `call(machine)` for all machines at the same time, and return how each ended."""
-    ends: list[BaseException | None] = [None] * number
-
-    def one(machine: int) -> None:
-        try:
-            call(machine)
-        except Exception as error:
-            ends[machine] = error
-
-    threads = [threading.Thread(target=one, args=(machine,)) for machine in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    return ends
-
-
 def two_machines(
     folder: Path, how: str, processes: int = 1, timeout: float = 20.0, **given
 ) -> list[BaseException | None]:
@@ -283,14 +133,14 @@ def test_a_first_machine_that_is_gone_ends_the_other_whatever_it_does(tmp_path, 
     given = {"num_machines": 2, "dist_url": f"tcp://127.0.0.1:{free_port()}", "processes": 1}
     first = sleeping_command(tmp_path, **given)
 
-    def second(machine: int) -> None:
+    def second() -> None:
         launching.launch(work, ("sleep", str(tmp_path)), arguments(**given, machine_rank=1))
 
-    def kill(machine: int) -> None:
+    def kill() -> None:
         wait_until_all_work(tmp_path)
         first.kill()
 
-    told, nothing = on_machines(lambda machine: (second, kill)[machine](machine))
+    told, nothing = on_machines(lambda machine: (second, kill)[machine]())
     assert str(told) == "the first machine has gone, and its processes with it"
     assert nothing is None
     assert_nobody_left(tmp_path, 2)

@@ -14,21 +14,12 @@ import torch
 import torch.distributed as dist
 from conftest import assert_one_line
 from fastreid.utils import comm
-from processes import in_processes
-from test_launching import free_port, on_machines
-from test_mmengine_run import CONFIG
+from processes import free_port, in_processes, on_machines
+from small_runs import same
 
 from agreid_plugin.cli.main import main
 from agreid_plugin.hosts.fastreid import checkpointing, run
 from agreid_plugin.hosts.fastreid.distributed import local_group
-
-
-@pytest.fixture
-def mmengine_config(tmp_path, agsynth) -> Path:
-    """A configuration that trains VDT in a second."""
-    path = tmp_path / "tiny.py"
-    path.write_text(CONFIG.format(root=str(agsynth), name=tmp_path.name))
-    return path
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
@@ -38,9 +29,9 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.both_hosts
 @pytest.mark.parametrize("host", ["fastreid", "mmengine"])
-def test_two_machines_train_what_one_does(monkeypatch, fastreid_command, config_file, mmengine_config, tmp_path, host):
+def test_two_machines_train_what_one_does(monkeypatch, fastreid_command, config_file, tiny_py, tmp_path, host):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that share a sum round it differently
-    config, last = {"fastreid": (config_file, "model_final.pth"), "mmengine": (mmengine_config, "epoch_1.pth")}[host]
+    config, last = {"fastreid": (config_file, "model_final.pth"), "mmengine": (tiny_py, "epoch_1.pth")}[host]
     train, url = ["train", "--config", config], f"tcp://127.0.0.1:{free_port()}"
     more = ["SOLVER.MAX_EPOCH", 1] if host == "fastreid" else []
     outcome = fastreid_command(*train, "--output", tmp_path / "one", "--num-processes", 2, *more)
@@ -52,13 +43,12 @@ def test_two_machines_train_what_one_does(monkeypatch, fastreid_command, config_
 
     assert on_machines(machine) == [None, None]
     one, two = (weights(tmp_path / folder / last) for folder in ("one", "two"))
-    assert one.keys() == two.keys()
-    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert same(one, two)
 
 
 def test_a_host_whose_process_waits_too_long_says_so_in_one_line(monkeypatch, fastreid_command, config_file, tmp_path):
     monkeypatch.setattr(run, "_train_process", launch_cases.sleeping_training)
-    outcome = fastreid_command(*["train", "--config", config_file, "--output", tmp_path / "run", "--num-processes", 2])
+    outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "run", "--num-processes", 2)
     assert outcome.code == 1
     (line,) = [line for line in outcome.err.splitlines() if "error" in line]
     assert "process 0 of 2 at step 2: averaging gradients (train_loop.py:" in line
@@ -75,12 +65,10 @@ def test_batches_that_processes_cannot_fill_are_refused_before_they_start(fastre
 
 
 @pytest.mark.both_hosts
-def test_identities_that_are_too_few_for_mmengines_processes(fastreid_command, mmengine_config, tmp_path):
-    train = ["train", "--config", mmengine_config, "--output", tmp_path / "run", "--num-processes", 3]
-    outcome = fastreid_command(*train)
-    assert_one_line(
-        outcome, "3 processes with a batch of 8 and 4 images each take 6 identities, the training set has 4"
-    )
+def test_identities_that_are_too_few_for_mmengines_processes(fastreid_command, tiny_py, tmp_path):
+    train = ["train", "--config", tiny_py, "--output", tmp_path / "run", "--num-processes", 3]
+    told = "3 processes with a batch of 8 and 4 images each take 6 identities, the training set has 4"
+    assert_one_line(fastreid_command(*train), told)
     assert not list((tmp_path / "run").iterdir())
 
 

@@ -1,3 +1,5 @@
+"""Whether training changes weights, and what is said of it if it does not."""
+
 import pytest
 import torch
 from torch import nn
@@ -47,7 +49,7 @@ def test_a_change_is_required(model):
     assert found.require_change() == 1
 
 
-def test_reasons(model):
+def test_the_reason_for_no_change_is_told(model):
     assert watch(model).why() == "no weight got a gradient"
     assert watch(model, lr=0.0).why() == "the learning rate is 0"
     assert watch(model, lr=0.0, rate_key="SOLVER.BASE_LR").why() == "the learning rate is 0 (SOLVER.BASE_LR)"

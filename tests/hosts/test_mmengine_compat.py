@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import ConfigDict
+from mmengine.dataset import pseudo_collate
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader
 from mmpretrain.evaluation import RetrievalAveragePrecision, RetrievalRecall
 from mmpretrain.models import ImageToImageRetriever, ResNet
+from mmpretrain.structures import DataSample
 
 from agreid_plugin import _imports
 from agreid_plugin.errors import InputError
@@ -32,15 +34,13 @@ def patch_of(name: str):
 
 @pytest.fixture
 def native(monkeypatch):
-    """Run one module's own code anew, as if it had never been mended, and say what fault it has."""
+    """Run one module's own code anew, as if it had never been mended, and tell whether it has a patch's fault."""
 
     def reload(name: str, patch: str) -> bool:
-        module = sys.modules[name]
-        kept = dict(module.__dict__)
         spec = importlib.util.find_spec(name)
         fresh = types.ModuleType(name)
         fresh.__dict__.update(__spec__=spec, __file__=spec.origin, __package__=name.rpartition(".")[0], __name__=name)
-        registries = [value for value in kept.values() if hasattr(value, "_module_dict")]
+        registries = [value for value in vars(sys.modules[name]).values() if hasattr(value, "_module_dict")]
         dicts = [(registry, dict(registry._module_dict)) for registry in registries]
         for registry, _ in dicts:
             registry._module_dict.clear()  # or it refuses what it has already
@@ -82,7 +82,7 @@ def test_the_module_itself_has_the_fault(native, patch, monkeypatch):
     assert not patch.needed()
 
 
-def test_packages_are_found_without_pkg_resources(monkeypatch):
+def test_packages_are_found_without_pkg_resources():
     def is_installed(package):
         raise ModuleNotFoundError("No module named 'pkg_resources'", name="pkg_resources")
 
@@ -200,8 +200,6 @@ class Images(torch.utils.data.Dataset):
         return 3
 
     def __getitem__(self, index):
-        from mmpretrain.structures import DataSample
-
         return {
             "inputs": torch.full((3, 4, 4), index + 1.0),
             "data_samples": DataSample(metainfo={"sample_idx": index}),
@@ -209,10 +207,10 @@ class Images(torch.utils.data.Dataset):
 
 
 def test_a_gallery_is_encoded_as_it_is():
-    from mmengine.dataset import pseudo_collate
-
     class Mean(torch.nn.Module):
-        weight = torch.nn.Parameter(torch.ones(1))
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))  # the retriever asks it for the device
 
         def forward(self, images):
             return (images.mean(dim=(2, 3)),)
@@ -223,7 +221,6 @@ def test_a_gallery_is_encoded_as_it_is():
         prototype=loader,
         data_preprocessor={"type": "mmpretrain.ClsDataPreprocessor"},
     )
-    retriever.image_encoder.register_parameter("device", torch.nn.Parameter(torch.ones(1)))
     retriever.prepare_prototype()
     assert torch.equal(retriever.prototype_vecs, torch.tensor([1.0, 2.0, 3.0])[:, None].expand(3, 3))
 

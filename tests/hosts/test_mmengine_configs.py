@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from conftest import ROOT
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import PARAM_SCHEDULERS
 from PIL import Image
-from recipe_pairs import PROJECTS, RECIPES, ROOT, both_forms, identities, name_of
+from recipe_pairs import PROJECTS, RECIPES, both_forms, identities, name_of
 from torch import nn
 from torch.optim import SGD
 
@@ -186,13 +187,9 @@ def test_every_recipe_has_a_partner():
     assert others == bases
 
 
-def _files(pattern):
-    return sorted(ROOT.glob(pattern))
-
-
 @pytest.mark.parametrize(
     "path",
-    [*_files("configs/mmengine/**/*.py"), *(ROOT / f"projects/{name}.py" for name in RECIPES)],
+    [*sorted(ROOT.glob("configs/mmengine/**/*.py")), *(PROJECTS / f"{name}.py" for name in RECIPES)],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_a_recipe_loads_and_survives_being_written_down(path, tmp_path):
@@ -203,7 +200,7 @@ def test_a_recipe_loads_and_survives_being_written_down(path, tmp_path):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_has_the_hooks_that_every_run_has(name):
-    config = Config.fromfile(ROOT / f"projects/{name}.py")
+    config = Config.fromfile(PROJECTS / f"{name}.py")
     kinds = [hook.type.removeprefix("agreid_plugin.") for hook in config.custom_hooks]
     assert {"IdentityCheck", "LearningGuard", "RunCard", "SyncBuffers", "Results", "ExactResume"} <= set(kinds)
     assert config.default_scope == "agreid_plugin"

@@ -27,7 +27,7 @@ COMMON = {
     "PIXEL_STD": [127.5] * 3,
     "DEVICE": "cpu",
 }
-SHAPE = {name.upper(): value for name, value in CLIP.items() if name not in ("image_size",)}
+SHAPE = {name.upper(): value for name, value in CLIP.items() if name != "image_size"}
 OF_CLIP = {"BACKBONE": {"NAME": "build_clip_backbone", "STRIDE_SIZE": [8, 8]}, "CLIP": SHAPE}
 
 
@@ -40,6 +40,7 @@ def of_svpr(attributes: list) -> dict:
     return {**OF_CLIP, **node, "META_ARCHITECTURE": "SVPR"}
 
 
+RESNET = {"NAME": "ResNet", "OPTIONS": ["depth=18"]}
 VIF_LOSSES = {**COMMON["LOSSES"], "NAME": ["CrossEntropyLoss", "TripletLoss", "VIAL"], "VIAL": {"LAMBDA": 0.7}}
 TAG_CLIP = {"AT": [1], "TSE_WIDTH": 10, "FREEZE_PATCHES": False}
 FASTREID = {
@@ -48,14 +49,12 @@ FASTREID = {
     "SVPR": of_svpr(["none"]),
     "SVPR-attributes": of_svpr(ROWS),
     "VIF": of_vit("Baseline", "build_plain_vit_backbone", LOSSES=VIF_LOSSES),
-    "ResNet": of_vit("Baseline", "build_mmpretrain_backbone", LOSSES=VIF_LOSSES),
+    "ResNet": {
+        "META_ARCHITECTURE": "Baseline",
+        "BACKBONE": {"NAME": "build_mmpretrain_backbone", "FEAT_DIM": 512, "EXTERNAL": RESNET},
+        "LOSSES": VIF_LOSSES,
+    },
     "TAGCLIP": {**OF_CLIP, "META_ARCHITECTURE": "TAGCLIP", "TAG_CLIP": TAG_CLIP, "LOSSES": {"NAME": []}},
-}
-
-FASTREID["ResNet"]["BACKBONE"] = {
-    "NAME": "build_mmpretrain_backbone",
-    "FEAT_DIM": 512,
-    "EXTERNAL": {"NAME": "ResNet", "OPTIONS": ["depth=18"]},
 }
 
 
@@ -67,9 +66,9 @@ def fastreid_model(name: str, folder):
     return build_model(load_config(path))
 
 
-def shaken(model, seed: int = 3):
+def shaken(model):
     """Give every tensor values of its own, those that start at zero too, wide enough to matter."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, value in model.state_dict().items():
             if value.is_floating_point() and "logit_scale" not in name:

@@ -222,7 +222,8 @@ def test_the_guard_waits_for_accumulated_gradients():
 
 
 def test_the_guard_judges_the_first_step_alone():
-    steps(nn.Linear(3, 2), [learns, nothing, nothing])
+    runner = steps(nn.Linear(3, 2), [learns, nothing, nothing])
+    assert runner.message_hub.get_scalar("train/changed_weights").data[0].tolist() == [2]
 
 
 def test_the_guard_tells_why_though_gradients_are_gone_after_a_step():
@@ -296,6 +297,8 @@ def test_identities_are_checked_where_both_sides_tell_them():
     check_identities({"type": "mmpretrain.ImageClassifier"}, {"num_ids": 4})
     check_identities(nn.Linear(1, 1), {"num_ids": 4})
     check_identities({"num_ids": 4}, {})
+    with pytest.raises(InputError, match="num_ids is 5, but the dataset has 4 identities to train on: set num_ids=4"):
+        check_identities({"num_ids": 5}, {"num_ids": 4})
 
 
 class Infos(list):

@@ -44,4 +44,5 @@ def test_mmpretrain_reads_our_dataset(agsynth):
     item, info = dataset[3], dataset.get_data_info(3)
     assert item["inputs"].shape == (3, 32, 16)
     assert item["data_samples"].gt_label.item() == info["gt_label"]
-    assert item["data_samples"].view == info["view"]
+    for name in ("img_path", "pid", "camera", "view"):
+        assert item["data_samples"].get(name) == info[name]

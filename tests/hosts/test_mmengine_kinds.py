@@ -7,7 +7,6 @@ import pytest
 import torch
 from conftest import assert_one_line
 from mmengine.runner import Runner
-from test_mmengine_run import CONFIG
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.checkpointing import CheckpointHook
@@ -19,14 +18,6 @@ from agreid_plugin.hosts.mmengine.preprocessor import ReIDPreprocessor
 
 class Shaped(Protocol):
     """A hint that no value can be held against."""
-
-
-@pytest.fixture
-def config(tmp_path, agsynth):
-    """A configuration that trains VDT in a second."""
-    path = tmp_path / "tiny.py"
-    path.write_text(CONFIG.format(root=str(agsynth), name=tmp_path.name))
-    return path
 
 
 @pytest.mark.parametrize(
@@ -135,8 +126,8 @@ def test_a_default_fits_whatever_its_hint_says():
         ("env_cfg", "{'mp_cfg': 3}", "setup_env, cannot be built: "),
     ],
 )
-def test_a_wrong_value_is_one_line(fastreid_command, config, tmp_path, key, value, words):
-    outcome = fastreid_command("train", "--config", config, "--output", tmp_path / "run", key, value)
+def test_a_wrong_value_is_one_line(fastreid_command, tiny_py, tmp_path, key, value, words):
+    outcome = fastreid_command("train", "--config", tiny_py, "--output", tmp_path / "run", key, value)
     assert_one_line(outcome, words)
 
 
@@ -149,33 +140,43 @@ def test_a_wrong_value_is_one_line(fastreid_command, config, tmp_path, key, valu
         ({"eta_min": "x"}, "param_scheduler: eta_min='x' should be a number or None"),
     ],
 )
-def test_a_wrong_schedule_is_one_line(fastreid_command, config, tmp_path, value, words):
+def test_a_wrong_schedule_is_one_line(fastreid_command, tiny_py, tmp_path, value, words):
     schedule = {"type": "agreid_plugin.WarmupCosineLR", "convert_to_iter_based": True, **value}
-    train = ["train", "--config", config, "--output", tmp_path / "run"]
+    train = ["train", "--config", tiny_py, "--output", tmp_path / "run"]
     assert_one_line(fastreid_command(*train, "param_scheduler", str(schedule)), words)
 
 
-@pytest.mark.parametrize("kind", [["SGD"], 3, "", ".", "no.such.module", "agreid_plugin."])
-def test_a_type_that_is_none_is_one_line(fastreid_command, config, tmp_path, kind):
-    train = ["train", "--config", config, "--output", tmp_path / "run"]
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (["SGD"], ("cannot be built: ",)),
+        (3, ("cannot be built: ",)),
+        ("", ("type='' should be a name",)),
+        (".", ("type='.' should be a name",)),
+        ("no.such.module", ("type ", "'no.such.module' unknown; known: ")),
+        ("agreid_plugin.", ("type='agreid_plugin.' should be a name",)),
+    ],
+)
+def test_a_type_that_is_none_is_one_line(fastreid_command, tiny_py, tmp_path, kind, words):
+    train = ["train", "--config", tiny_py, "--output", tmp_path / "run"]
     for key in ("optim_wrapper.optimizer", "custom_hooks.0"):
-        assert_one_line(fastreid_command(*train, f"{key}.type", repr(kind)))
+        assert_one_line(fastreid_command(*train, f"{key}.type", repr(kind)), *words)
 
 
-def test_a_key_misspelt_over_a_base_that_has_it(config, tmp_path):
+def test_a_key_misspelt_over_a_base_that_has_it(tiny_py, tmp_path):
     child = tmp_path / "child.py"
-    child.write_text(f"_base_ = [{str(config)!r}]\noptim_wraper = dict(optimizer=dict(lr=1.0))\n")
+    child.write_text(f"_base_ = [{str(tiny_py)!r}]\noptim_wraper = dict(optimizer=dict(lr=1.0))\n")
     with pytest.raises(InputError, match=r"key optim_wraper unknown \(did you mean optim_wrapper\?\)"):
         load_config(child)
 
 
-def test_a_fault_of_our_own_keeps_its_traceback(config):
+def test_a_fault_of_our_own_keeps_its_traceback(tiny_py):
     class Faulty(Runner):
         def build_model(self, model):
             exec(compile("raise TypeError('a fault')", __file__, "exec"), {"__name__": "agreid_plugin.somewhere"})
 
     with pytest.raises(TypeError, match="a fault"), said_plainly():
-        Faulty.from_cfg(load_config(config, ["work_dir", str(config.parent / "run")]))
+        Faulty.from_cfg(load_config(tiny_py, ["work_dir", str(tiny_py.parent / "run")]))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from mmengine.dataset import DefaultSampler
 from mmengine.evaluator import Evaluator
+from mmengine.logging import MMLogger
 from mmengine.structures import BaseDataElement
 from processes import in_processes, returned_by
 
@@ -190,12 +191,23 @@ def test_the_source_of_views_is_kept_with_the_numbers():
     assert metric.features.views == metric.metrics[0].views == "predicted"
 
 
+def test_features_that_are_all_alike_are_warned_of(tmp_path):
+    MMLogger.get_instance("a run", log_file=tmp_path / "run.log")
+    metric = MultiProtocolMetric()
+    metric.dataset_meta = {"test_set": cargo()}
+    metric.process(None, [{**sample.to_dict(), "feature": torch.ones(WIDTH)} for sample in samples(cargo())])
+    metric.evaluate(IMAGES)
+    told = "CARGO: the features of 41 different images are all alike"
+    assert told in (tmp_path / "run.log").read_text()
+
+
 def test_true_positive_rates_if_asked_for():
     test_set = cargo(images=200)
     test_set = TestSet(test_set.dataset, {"ALL": test_set.protocols["ALL"]})
-    further = set(evaluate(test_set, roc=True)[0]) - set(evaluate(test_set)[0])
-    assert "CARGO/ALL/aerial->ground TPR@FPR=0.01" in further
-    assert all("TPR@FPR=" in name for name in further)
+    numbers, metric = evaluate(test_set, roc=True)
+    rates = metric.comparison.thresholds(metric.features, test_set.protocols["ALL"])
+    assert numbers["CARGO/ALL/aerial->ground TPR@FPR=0.01"] == 100 * rates.point("aerial->ground", 0.01).tpr
+    assert all("TPR@FPR=" in name for name in set(numbers) - set(evaluate(test_set)[0]))
 
 
 def test_too_few_pairs_for_a_rate_end_nothing():

@@ -13,9 +13,10 @@ from small_mmengine import BACKBONES, CLIP, CONFIGS, OBJECTIVES, ROWS, VIT, batc
 from torch.optim import SGD
 
 from agreid_plugin.data.attributes import AttributeSchema
+from agreid_plugin.data.learned_attributes import to_rows
 from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.building import rows_of, schema_of
+from agreid_plugin.hosts.mmengine.building import schema_of
 from agreid_plugin.hosts.mmengine.settled import settled, without_pretrained
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.vit import VisionTransformer
@@ -230,8 +231,8 @@ def test_mistakes_in_a_configuration_are_one_line(change, words):
         ("SVPR", {"clip": {**CLIP, "freeze": ["txt"]}}, r"freeze 'txt' unknown \(did you mean text"),
         ("SVPR", {"clip": {**CLIP, "quick_gelu": "perhaps"}}, "quick_gelu 'perhaps' unknown"),
         ("SVPR", {"clip": {**CLIP, "pretrained": "no/such.pt"}}, "no/such.pt is not there to tell"),
-        ("SVPR", {"attributes": [["hair", ["long", 3]]]}, "rows should be"),
-        ("SVPR", {"attributes": [["hair", ["long"]], ["hair", ["short"]]]}, "named twice"),
+        ("SVPR", {"attributes": [["hair", ["long", 3]]]}, "attributes: value 3 of 'hair' is no text"),
+        ("SVPR", {"attributes": [["hair", ["long"]], ["hair", ["short"]]]}, "attributes: 'hair' is named twice"),
         ("SVPR", {"attributes": [["hair", ["long", "long"]]]}, "has a value twice"),
         ("SVPR", {"attributes": {"datset": "CP2108"}}, "did you mean dataset"),
         ("TAGCLIP", {"chunk": -1}, "chunk=-1 should be a whole number"),
@@ -241,8 +242,9 @@ def test_mistakes_in_a_configuration_are_one_line(change, words):
     ],
 )
 def test_mistakes_in_other_models_are_one_line(kind, change, words):
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=words) as caught:
         small_mmengine.model(kind, **change)
+    assert "\n" not in str(caught.value)
 
 
 # Parts -----------------------------------------------------------------------------------------------------------
@@ -284,9 +286,9 @@ def test_pretrained_weights_are_loaded(tmp_path):
     torch.save(donor.state_dict(), tmp_path / "vit.pth")
     backbone = {"type": "agreid_plugin.ViTBackbone", "vit": {**VIT, "pretrained": str(tmp_path / "vit.pth")}}
     model = small_mmengine.model("VIF", backbone=backbone)
-    assert torch.equal(model.method.backbone.core.vit.blocks[0].attn.qkv.weight, donor.blocks[0].attn.qkv.weight)
-    model.init_weights()
-    assert torch.equal(model.method.backbone.core.vit.norm.weight, donor.norm.weight)
+    for _ in range(2):
+        assert torch.equal(model.method.backbone.core.vit.blocks[0].attn.qkv.weight, donor.blocks[0].attn.qkv.weight)
+        model.init_weights()  # as the Runner does, which would draw others
 
 
 @pytest.fixture(scope="module")
@@ -320,7 +322,7 @@ def test_clip_is_loaded_and_frozen(clip_file):
 
 
 def test_attributes_are_rows_or_those_of_a_dataset(four_people):
-    assert rows_of(schema_of(ROWS)) == ROWS
+    assert to_rows(schema_of(ROWS)) == ROWS
     assert schema_of(None) is None
     of_set = {"dataset": "CP2108", "data_root": str(four_people), "names": ["appearance"]}
     schema = schema_of(of_set)
@@ -340,7 +342,7 @@ def test_what_files_tell_is_written_into_a_configuration(four_people, clip_file)
     of_set = {"dataset": "CP2108", "data_root": str(four_people), "names": ["appearance"]}
     model = {**CONFIGS["SVPR"], "clip": {**CLIP, "pretrained": clip_file, "quick_gelu": "yes"}, "attributes": of_set}
     known = settled(model)
-    assert known["attributes"] == rows_of(schema_of(of_set))
+    assert known["attributes"] == to_rows(schema_of(of_set))
     assert known["clip"] == {**CLIP, "pretrained": clip_file, "quick_gelu": "yes"}
     assert settled(CONFIGS["SVPR"])["clip"]["quick_gelu"] == "no"
     bare = without_pretrained(model)

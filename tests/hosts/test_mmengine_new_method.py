@@ -5,7 +5,7 @@ import re
 
 import pytest
 from conftest import assert_one_line
-from test_mmengine_run import CONFIG
+from small_mmengine_config import write_config
 
 from agreid_plugin.hosts.mmengine.registry import MODELS
 
@@ -89,12 +89,10 @@ def recipe(tmp_path_factory, agsynth):
     """A configuration of a method that stands in another file than ours."""
     folder = tmp_path_factory.mktemp("foo")
     (folder / "foo_method.py").write_text(METHOD)
-    path = folder / "foo.py"
-    path.write_text(CONFIG.format(root=str(agsynth), name=folder.name) + CHANGES)
     known = dict(MODELS.module_dict)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        yield path
+        yield write_config(folder / "foo.py", agsynth, CHANGES)
     MODELS._module_dict.clear()
     MODELS._module_dict.update(known)
 
@@ -128,5 +126,4 @@ def test_a_method_needs_its_own_file_alone(fastreid_command, recipe, tmp_path):
     ],
 )
 def test_its_arguments_are_checked_as_everybodys(fastreid_command, recipe, tmp_path, key, value, told):
-    named = ("experiment_name", tmp_path.name)
-    assert_one_line(fastreid_command("train", "--config", recipe, "--output", tmp_path, key, value, *named), told)
+    assert_one_line(fastreid_command("train", "--config", recipe, "--output", tmp_path, key, value), told)

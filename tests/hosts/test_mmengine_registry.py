@@ -1,7 +1,6 @@
 """Our parts in mmengine's registries, found by scope alone."""
 
 import logging
-import os
 import subprocess
 import sys
 
@@ -16,8 +15,6 @@ from agreid_plugin.losses import VIAL
 VIT = {"image_size": (32, 16), "patch_size": 8, "width": 16, "depth": 2, "heads": 2}
 ON_HEADS = {"OnFeatures", "OnLogits", "OnParts"}  # they wrap a loss, and take no plain values
 ROOTS = {name: value for name, value in vars(root).items() if isinstance(value, Registry)}
-
-
 TRAINING = f"""
 import sys, torch
 from mmengine.registry import MODELS
@@ -35,14 +32,8 @@ print(*[name for name in ("fastreid", "mmpretrain", "mmcv", "open_clip") if name
 
 
 def test_the_root_registry_finds_us_without_custom_imports_or_another_toolbox(tmp_path):
-    result = subprocess.run(
-        [sys.executable, "-c", TRAINING],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=dict(os.environ),
-        timeout=120,
-    )
+    command = [sys.executable, "-c", TRAINING]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert result.stdout.splitlines() == ["cls_accuracy loss_orthogonal loss_vial_id loss_view", ""], result.stderr
 
 

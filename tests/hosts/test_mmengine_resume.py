@@ -11,15 +11,15 @@ import pytest
 import torch
 from mmengine.dataset import BaseDataset
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, FUNCTIONS, METRICS, MODELS
+from mmengine.registry import DATASETS, METRICS, MODELS
 from mmengine.runner import Runner
 from processes import returned_by
+from small_runs import same
 from torch import nn
 
 from agreid_plugin.data.random_states import random_state, restore_random_state
 from agreid_plugin.hosts.mmengine.hooks import SyncBuffers
 from agreid_plugin.hosts.mmengine.resume import KEY, ExactResume
-from agreid_plugin.hosts.mmengine.samplers import seed_worker
 
 EPOCHS, IMAGES = 4, 12
 
@@ -64,15 +64,12 @@ class Draws:
         return {"nothing": 0.0}
 
 
-FUNCTIONS.register_module(name="resume_seed_worker", module=seed_worker)
-
-
 def config(folder, workers: int = 0, epochs: int = EPOCHS, **changes) -> dict:
     loader = {
         "batch_size": 4,
         "num_workers": workers,
         "dataset": {"type": "Shaken"},
-        "worker_init_fn": {"type": "resume_seed_worker"},
+        "worker_init_fn": {"type": "agreid_plugin.seed_worker"},
     }
     return {
         "model": {"type": "Small"},
@@ -98,17 +95,13 @@ def train(folder, **changes) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in runner.model.state_dict().items()}
 
 
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_a_run_made_longer_goes_by_the_longer_schedule(tmp_path):
     """It is what the longer run would have been from the start; the shorter one had taken no rate at its end."""
     schedule = {"type": "agreid_plugin.WarmupMultiStepLR", "convert_to_iter_based": True, "milestones": [2]}
     whole = train(tmp_path / "whole", epochs=3, param_scheduler=schedule)
     train(tmp_path / "short", epochs=2, param_scheduler=schedule)
     longer = train(tmp_path / "short", epochs=3, param_scheduler=schedule, resume=True)
-    assert equal(longer, whole)
+    assert same(longer, whole)
 
 
 def changed(source: Path, folder: Path, change: Callable[[dict], object]) -> str:
@@ -135,19 +128,19 @@ def said(capfd):
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, straight, said):
     train(tmp_path, epochs=2)
     torch.manual_seed(99)
-    assert equal(train(tmp_path, resume=True), straight[1])
+    assert same(train(tmp_path, resume=True), straight[1])
     assert "random numbers" not in said()
 
 
 def test_with_a_worker_too(tmp_path):
     uninterrupted = train(tmp_path / "straight", workers=1)
     train(tmp_path / "resumed", workers=1, epochs=2)
-    assert equal(train(tmp_path / "resumed", workers=1, resume=True), uninterrupted)
+    assert same(train(tmp_path / "resumed", workers=1, resume=True), uninterrupted)
 
 
 def test_without_the_states_it_does_not(tmp_path, straight, said):
     source = changed(straight[0] / "epoch_2.pth", tmp_path, lambda checkpoint: checkpoint.pop(KEY))
-    assert not equal(train(tmp_path / "resumed", load_from=source, resume=True), straight[1])
+    assert not same(train(tmp_path / "resumed", load_from=source, resume=True), straight[1])
     assert "resumed with other random numbers than an uninterrupted run: the checkpoint has none" in said()
 
 
@@ -162,7 +155,7 @@ def test_epochs_differ(tmp_path, workers):
 
 def test_validation_has_no_influence_on_training(tmp_path, straight):
     nothing = {"val_dataloader": None, "val_cfg": None, "val_evaluator": None}
-    assert equal(train(tmp_path, **nothing), straight[1])
+    assert same(train(tmp_path, **nothing), straight[1])
 
 
 def test_states_of_other_processes_are_told(tmp_path, straight, said):
@@ -188,7 +181,7 @@ def test_weights_that_are_loaded_bring_no_random_numbers(tmp_path, straight, sai
     source = straight[0] / "epoch_2.pth"
     without = changed(source, tmp_path, lambda checkpoint: checkpoint.pop(KEY))
     one, other = (train(tmp_path / str(n), load_from=str(path), epochs=1) for n, path in enumerate([source, without]))
-    assert equal(one, other)
+    assert same(one, other)
     assert "random numbers" not in said()
 
 

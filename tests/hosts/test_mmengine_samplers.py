@@ -1,6 +1,5 @@
 """Identity samplers and workers' random numbers in mmengine's loaders."""
 
-import os
 import random
 from collections import Counter
 
@@ -12,6 +11,7 @@ from mmengine.registry import DATA_SAMPLERS, FUNCTIONS
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader, Dataset
 
+from agreid_plugin.data.random_states import random_state, restore_random_state
 from agreid_plugin.data.samplers import EndlessViewBalancedSampler
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine import samplers
@@ -42,7 +42,7 @@ def build(kind, dataset=None, **options):
     return DATA_SAMPLERS.build({"type": kind, "batch_size": 8, "per_identity": 4, **of_runner, **options})
 
 
-def in_processes(monkeypatch, rank, world_size):
+def as_process(monkeypatch, rank, world_size):
     monkeypatch.setattr(samplers, "get_rank", lambda: rank)
     monkeypatch.setattr(samplers, "get_world_size", lambda: world_size)
 
@@ -67,12 +67,12 @@ def test_a_loader_of_the_runner_gets_whole_batches(kind):
 def test_processes_take_parts_of_the_same_batches(kind, serialize, monkeypatch):
     dataset, parts = People(serialize_data=serialize), []
     for rank in range(2):
-        in_processes(monkeypatch, rank, 2)
+        as_process(monkeypatch, rank, 2)
         sampler = build(kind, dataset)
         assert len(sampler) == 60 // 16 * 8
         sampler.set_epoch(4)
         parts.append(list(sampler))
-    in_processes(monkeypatch, 0, 1)
+    as_process(monkeypatch, 0, 1)
     if "View" in kind:
         whole = build(kind, dataset, batch_size=16)
         whole.set_epoch(4)
@@ -165,15 +165,11 @@ def test_a_resumed_run_repeats_the_epochs_that_it_lacks():
 
 
 def test_every_process_of_a_run_draws_its_own(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    found = []
+    state, found = random_state(), []
     for rank in ("0", "1"):
         torch.manual_seed(5)
-        monkeypatch.setitem(os.environ, "RANK", rank)
+        monkeypatch.setenv("RANK", rank)
         FUNCTIONS.get("agreid_plugin.seed_worker")(0)
         found += Draws()[0]
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.set_rng_state(states[2])
+    restore_random_state(state)
     assert len(set(found)) == 6

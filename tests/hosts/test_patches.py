@@ -1,3 +1,5 @@
+"""Repairs of a host, applied where their faults are."""
+
 from agreid_plugin.hosts.patches import Patches
 
 

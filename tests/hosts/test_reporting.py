@@ -1,3 +1,5 @@
+"""What hosts share to tell of results: tables, files, thresholds, and whose log says it."""
+
 import json
 import logging
 

@@ -107,6 +107,7 @@ def test_a_damaged_card_is_refused_in_one_line(tmp_path, text, said):
     with pytest.raises(InputError, match=r"run_card\.json") as error:
         read_run_card(tmp_path)
     assert said in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_versions_are_those_installed():

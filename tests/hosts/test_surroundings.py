@@ -97,7 +97,7 @@ def test_datasets_are_found_and_counted(agsynth, tmp_path, monkeypatch):
     assert "CARGO (AG-Synth)" in surroundings.datasets()
 
 
-def test_little_room_is_a_warning(tmp_path, monkeypatch):
+def test_little_room_is_a_warning(monkeypatch):
     assert all(finding.ok for finding in surroundings.room("logs/none/yet"))
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(4.2e9))

@@ -113,7 +113,7 @@ def test_convert(fastreid_command, config, evil, marker, tmp_path):
     assert marker.exists()
 
 
-def test_search(fastreid_command, config, evil, marker, tmp_path, agsynth):
+def test_search(fastreid_command, config, evil, marker, agsynth):
     datasets = {"NAMES": ["TAG_PEDES"], "TESTS": ["TAG_PEDES"]}
     content = {"MODEL": {"DEVICE": "cpu", **TAG_CLIP}, "INPUT": VDT["INPUT"], "DATASETS": datasets}
     config.write_text(yaml.safe_dump(content))

@@ -13,7 +13,7 @@ from mmengine.fileio import load
 from mmengine.logging import HistoryBuffer
 from mmengine.registry import MODELS
 from mmengine.runner.checkpoint import CheckpointLoader
-from test_mmengine_run import CONFIG
+from yaml.constructor import ConstructorError
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.checkpoints import PICKLE, load_from_local
@@ -22,21 +22,14 @@ from agreid_plugin.trust import trust
 
 
 @pytest.fixture
-def config(tmp_path, agsynth):
-    path = tmp_path / "vdt.py"
-    path.write_text(CONFIG.format(root=str(agsynth), name=tmp_path.name))
-    return path
-
-
-@pytest.fixture
 def marker(tmp_path):
     return tmp_path / "marker"
 
 
 @pytest.fixture
-def evil(tmp_path, marker, config):
+def evil(tmp_path, marker, tiny_py):
     """A good checkpoint of the model that would make a file besides."""
-    state = MODELS.build(load_config(config).model).state_dict()
+    state = MODELS.build(load_config(tiny_py).model).state_dict()
     hub = {"loss": HistoryBuffer([1.0], [1])}
     return evil_checkpoint(tmp_path / "evil.pth", marker, state_dict=state, message_hub=hub, meta={})
 
@@ -57,40 +50,38 @@ def _resumed(tmp_path, evil):
     ],
     ids=["load_from", "pretrained", "init_cfg", "--resume"],
 )
-def test_train(fastreid_command, config, evil, marker, tmp_path, arguments):
-    argv = ["train", "--config", config, "--output", tmp_path / "run", *arguments(tmp_path, evil)]
-    outcome = fastreid_command(*argv)
-    assert_one_line(outcome, *ASKS)
-    assert not marker.exists()
-
-
-def test_evaluation_of_a_trusted_file(fastreid_command, config, evil, marker, tmp_path):
-    argv = ["eval", "--config", config, "--weights", evil, "--output", tmp_path / "eval"]
+def test_train(fastreid_command, tiny_py, evil, marker, tmp_path, arguments):
+    argv = ["train", "--config", tiny_py, "--output", tmp_path / "run", *arguments(tmp_path, evil)]
     assert_one_line(fastreid_command(*argv), *ASKS)
     assert not marker.exists()
-    outcome = fastreid_command(*argv, "--trust-checkpoint", "experiment_name", f"{tmp_path.name}-trusted")
+
+
+def test_evaluation_of_a_trusted_file(fastreid_command, tiny_py, evil, marker, tmp_path):
+    argv = ["eval", "--config", tiny_py, "--weights", evil, "--output", tmp_path / "eval"]
+    assert_one_line(fastreid_command(*argv), *ASKS)
+    assert not marker.exists()
+    outcome = fastreid_command(*argv, "--trust-checkpoint")
     assert outcome.code == 0, outcome.err
     assert outcome.out.count(f"{evil} is loaded with the code that it holds") == 1
     assert marker.exists()
 
 
-def test_trust_reaches_other_processes(fastreid_command, config, evil, marker, tmp_path):
-    argv = ["eval", "--config", config, "--weights", evil, "--output", tmp_path / "eval", "--num-processes", 2]
+def test_trust_reaches_other_processes(fastreid_command, tiny_py, evil, marker, tmp_path):
+    argv = ["eval", "--config", tiny_py, "--weights", evil, "--output", tmp_path / "eval", "--num-processes", 2]
     assert_one_line(fastreid_command(*argv), *ASKS)
     assert not marker.exists()
-    outcome = fastreid_command(*argv, "--trust-checkpoint", "experiment_name", f"{tmp_path.name}-trusted")
+    outcome = fastreid_command(*argv, "--trust-checkpoint")
     assert outcome.code == 0, outcome.err
     assert marker.exists()
 
 
-def test_training_from_a_trusted_file(fastreid_command, config, evil, marker, tmp_path):
-    argv = ["train", "--config", config, "--output", tmp_path / "run", "--trust-checkpoint", "load_from", evil]
+def test_training_from_a_trusted_file(fastreid_command, tiny_py, evil, marker, tmp_path):
+    argv = ["train", "--config", tiny_py, "--output", tmp_path / "run", "--trust-checkpoint", "load_from", evil]
     outcome = fastreid_command(*argv)
     assert outcome.code == 0, outcome.err
     assert marker.exists()
 
 
-@pytest.mark.both_hosts
 def test_a_network_of_mmpretrain(tmp_path, marker):
     evil_checkpoint(tmp_path / "evil.pth", marker)
     pretrained = {"type": "Pretrained", "checkpoint": str(tmp_path / "evil.pth")}
@@ -100,7 +91,6 @@ def test_a_network_of_mmpretrain(tmp_path, marker):
     assert not marker.exists()
 
 
-@pytest.mark.both_hosts
 def test_gallery_features_of_mmpretrain(tmp_path, marker):
     network = {"type": "mmpretrain.ResNet", "depth": 18}
     retriever = MODELS.build(
@@ -122,7 +112,7 @@ def test_a_network_of_timm(tmp_path, marker):
         "model_name": "resnet18",
         "checkpoint_path": str(tmp_path / "evil.pth"),
     }
-    with pytest.raises(Exception, match=r"evil\.pth|weights_only"):
+    with pytest.raises(RuntimeError, match=r"weights_only=True blocked .* io\.open"):
         MODELS.build(network)
     assert not marker.exists()
 
@@ -132,8 +122,12 @@ def served(tmp_path, monkeypatch):
     """A folder whose files are downloaded, and where they arrive."""
     (tmp_path / "web").mkdir()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
-    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "web"))
-    handler.log_message = lambda *_: None
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = partial(Quiet, directory=str(tmp_path / "web"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield tmp_path / "web", f"http://127.0.0.1:{server.server_port}"
@@ -181,7 +175,7 @@ def test_tags_in_bases(fastreid_command, tmp_path, marker):
     for name in ("a.json", "a.py"):
         outcome = fastreid_command("train", "--config", tmp_path / name)
         assert_one_line(outcome, name, "would run code, so it is refused")
-    with pytest.raises(Exception, match="would run code"):
+    with pytest.raises(ConstructorError, match="would run code"):
         load(str(tmp_path / "base.yaml"))
     assert not marker.exists()
 
@@ -189,7 +183,7 @@ def test_tags_in_bases(fastreid_command, tmp_path, marker):
 def test_trust_is_for_files_of_weights_alone(tmp_path, marker):
     trust(True)
     try:
-        with pytest.raises(InputError, match=r"cannot be read as a checkpoint|cannot be loaded"):
+        with pytest.raises(InputError, match=r"a\.pth cannot be read as a checkpoint"):
             load_from_local(slipping_zip(tmp_path / "a.pth"))
         torch.save({"more": Writes(marker)}, tmp_path / "b.pth")
         assert "more" in load_from_local(tmp_path / "b.pth")

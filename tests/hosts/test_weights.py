@@ -1,3 +1,5 @@
+"""Files of weights go from host to host; those of another model are refused."""
+
 import logging
 
 import numpy as np

@@ -36,8 +36,8 @@ def slow_contrast(images, texts, pids, text_pids, temperature=1.0) -> float:
 @pytest.mark.parametrize("weight", [1.0, 0.5])
 def test_a_batch_by_hand(weight):
     # Images: log(e + 1) - 1 = 0.313262, log(1 + e^2) - 0 = 2.126928, log(2 e) - 1 = 0.693147; mean 1.044446.
-    # Text of 5: log(2 e + 1) = 1.861995, its partners are 1 and 0 away from: mean 1.361995; text of 6: log(1 + e^2 + e)
-    # - 1 = 1.407606; mean 1.384800.
+    # Text of 5: log(2 e + 1) = 1.861995 less 1 and less 0 for its two images, mean 1.361995; text of 6:
+    # log(1 + e^2 + e) - 1 = 1.407606; mean 1.384800.
     loss = SupConLoss(weight)(IMAGES, TEXTS, PIDS, TEXT_PIDS)
     assert loss.item() == pytest.approx(weight * (1.044446 + 1.384800), rel=1e-5)
 

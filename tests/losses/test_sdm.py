@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.losses.sdm import SDMLoss
+from agreid_plugin.losses import SDMLoss
 
 
 def drawn(seed: int, pairs: int = 6, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:

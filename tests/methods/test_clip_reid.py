@@ -207,10 +207,8 @@ def test_the_first_stage_learns_the_prompts_alone():
     told = []
     schedule = PromptSchedule(epochs=12, rate=0.05, batch=7, warmup_epochs=2, warmup_rate=0.01)
     losses = learn_prompts(method, *separable(), schedule, told=lambda *told_: told.append(told_))
-    changed = [
-        name for name, value in (*method.named_parameters(), *method.named_buffers())
-        if not torch.equal(value, before[name])
-    ]  # fmt: skip
+    after = dict((*method.named_parameters(), *method.named_buffers()))
+    changed = [name for name, value in after.items() if not torch.equal(value, before[name])]
     assert changed == ["prompts", "text_classifier.weight"]
     assert told == list(enumerate(losses, 1))
     assert losses[-1] < losses[0] - 0.5
@@ -266,11 +264,12 @@ def test_rates_of_the_first_stage():
     assert max(range(1, 121), key=schedule.rate_of) == 5
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": -1}, {"batch": 0}, {"rate": -1e-3}, {"warmup_epochs": -2}])
-def test_a_bad_schedule_is_refused(wrong):
-    (name, value), = wrong.items()  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value"), [("epochs", -1), ("batch", 0), ("rate", -1e-3), ("warmup_epochs", -2), ("min_rate", -1.0)]
+)
+def test_a_bad_schedule_is_refused(name, value):
     with pytest.raises(InputError, match=f"{name}={value}"):
-        PromptSchedule(**wrong)
+        PromptSchedule(**{name: value})
 
 
 def test_without_texts_there_is_no_second_stage(images):

@@ -1,10 +1,8 @@
 """Released state dicts in our names: the same features, whatever the shapes, and one line for what does not convert."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
+from golden.recording import shapes_of
 from released_format import randomize, released_vdt, released_visa
 from released_svpr import released_svpr
 from released_tag_clip import released_tag_clip, tiny_tag_clip
@@ -21,7 +19,6 @@ from agreid_plugin.nn.decoupled import DecoupledEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import Batch
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 TINY = {"image_size": (32, 16), "patch_size": 8, "width": 8, "heads": 2, "depth": 3, "extra_tokens": 1}
 BLOCK = [
     *("norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias", "attn.qkv.weight", "attn.qkv.bias"),
@@ -91,13 +88,13 @@ def test_released_keys_of_vdt():
 
 def test_released_keys_of_visa():
     keys = set(released_visa(tiny_visa(experts=8, depth=12).state_dict()))
-    assert keys == set(json.loads((GOLDEN / "visa_cargo.keys.json").read_text()))
+    assert keys == set(shapes_of("visa_cargo"))
 
 
 def test_released_keys_of_svpr():
     schema = AttributeSchema(QUT_GROUPS)
     keys = set(released_svpr(tiny_svpr(schema, layers=12, text_length=100).state_dict(), schema))
-    assert keys == set(json.loads((GOLDEN / "svpr_agreidv1.keys.json").read_text()))
+    assert keys == set(shapes_of("svpr_agreidv1"))
 
 
 @pytest.mark.parametrize("stride", [(8, 8), (6, 8)])
@@ -169,6 +166,7 @@ def test_prefix_of_data_parallel_training(method):
     plain = CONVERTERS[method](state).state
     wrapped = CONVERTERS[method]({f"module.{key}": value for key, value in state.items()}).state
     assert plain.keys() == wrapped.keys()
+    assert all(torch.equal(value, wrapped[name]) for name, value in plain.items())
 
 
 @pytest.mark.parametrize("method", CONVERTERS)

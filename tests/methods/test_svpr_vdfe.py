@@ -77,6 +77,12 @@ def test_the_token_is_phi_of_the_fused_descriptor_with_a_position():
     torch.testing.assert_close(layer(text), hidden @ second.weight.T + second.bias + layer.position)
 
 
+def test_gradient_of_the_token():
+    layer, drawn = wide(ViewToken(8, 4, prompts=2)), [draw(2, 2, 8), draw(2, 8, seed=1)]
+    inputs = [each.requires_grad_() for each in drawn]
+    assert gradcheck(lambda *_: layer(ViewText(*inputs)), (*inputs, *layer.parameters()), fast_mode=True)
+
+
 def test_phi_drops_out_in_training_alone():
     torch.manual_seed(0)
     net, vector = InverseNet(8, 16), torch.randn(1, 8)

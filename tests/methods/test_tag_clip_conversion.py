@@ -1,10 +1,8 @@
 """Released TAG-CLIP checkpoints in our names: the same features, and one line for what does not convert."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
+from golden.recording import shapes_of
 from released_tag_clip import released_tag_clip as released
 from released_tag_clip import tiny_tag_clip as tiny
 from torch import Tensor
@@ -15,7 +13,6 @@ from agreid_plugin.methods.tag_clip import TAGCLIP
 from agreid_plugin.nn.clip import EOT, SOT
 from agreid_plugin.types import Batch
 
-KEYS = Path(__file__).parent.parent / "golden" / "tagclip.keys.json"
 BLOCK = "visual.transformer.resblocks"
 
 
@@ -28,7 +25,7 @@ def embeddings(model: TAGCLIP) -> list[Tensor]:
 
 def test_the_helper_names_what_was_released():
     wide = tiny(layers=12, at=(6, 7, 8), experts=6)
-    assert set(released(wide.state_dict())) == set(json.loads(KEYS.read_text()))
+    assert set(released(wide.state_dict())) == set(shapes_of("tagclip"))
 
 
 def test_the_same_features():

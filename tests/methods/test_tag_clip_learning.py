@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from small_tag_clip import PIDS, TABLE_4, TBPS, VIEWS, batch, sentences, small, small_clip
 from torch import Tensor, nn
 
-from agreid_plugin.losses.sdm import SDMLoss
+from agreid_plugin.losses import SDMLoss
 from agreid_plugin.methods.tag_clip import ImageFeatures, TAGCLIPOutputs, TextFeatures
 from agreid_plugin.methods.tag_clip.method import held
 from agreid_plugin.nn.clip import CLIP
@@ -118,6 +118,17 @@ def test_identity_loss_is_the_weighted_mean_of_both(clip):
     parts = [F.cross_entropy(model.classifier(one.whole), PIDS) for one in (outputs.images, outputs.texts)]
     torch.testing.assert_close(model.losses(outputs, data)["loss_id"], 0.5 * (parts[0] + parts[1]) / 2)
     assert model.eval()(data).image_logits is None
+
+
+@torch.no_grad()
+def test_weights_of_the_terms(clip):
+    plain, data = small(clip), batch()
+    weighted = small(clip, id_weight=0.25, view_weight=3.0, ortho_weight=50.0)
+    outputs = plain(data)
+    ours, theirs = (model.losses(outputs, data) for model in (plain, weighted))
+    factors = dict.fromkeys(ours, 1.0) | {"loss_id": 0.5, "loss_view": 3.0, "loss_orthogonal": 0.5}
+    for name, factor in factors.items():
+        torch.testing.assert_close(theirs[name], factor * ours[name], msg=name)
 
 
 @pytest.mark.parametrize("start", [0.07, 0.01])

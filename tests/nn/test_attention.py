@@ -36,7 +36,9 @@ def test_attention_equals_the_slow_loop(qkv_bias):
     attention = Attention(12, 3, qkv_bias)
     assert (attention.qkv.bias is not None) == qkv_bias
     inputs = tokens(2, 5, 12)
-    torch.testing.assert_close(attention(inputs), slow_attention(attention, inputs))
+    expected = slow_attention(attention, inputs)
+    torch.testing.assert_close(attention(inputs), expected)
+    torch.testing.assert_close(attention(inputs, first=2), expected[:, :2])
 
 
 def test_one_token_attends_to_itself_by_hand():
@@ -136,11 +138,11 @@ def test_gradient_reaches_every_parameter():
 
 def test_the_row_of_cls_is_the_softmax_of_its_scores():
     torch.manual_seed(0)
-    attention, tokens = Attention(8, 2), torch.randn(3, 5, 8)
-    query, key, _ = attention.qkv(tokens).chunk(3, dim=-1)
+    attention, inputs = Attention(8, 2), tokens(3, 5, 8)
+    query, key, _ = attention.qkv(inputs).chunk(3, dim=-1)
     wanted = torch.zeros(3, 5)
     for head in (slice(0, 4), slice(4, 8)):
         for image in range(3):
             scores = key[image, :, head] @ query[image, 0, head] / 2.0
             wanted[image] += scores.softmax(dim=0) / 2
-    torch.testing.assert_close(attention.cls_row(tokens), wanted)
+    torch.testing.assert_close(attention.cls_row(inputs), wanted)

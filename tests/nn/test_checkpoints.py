@@ -40,7 +40,7 @@ def saved(tmp_path):
 def of_mmengine(monkeypatch):
     """A class of that package whose making is noticed, also where the package is not installed."""
     made = []
-    module = types.ModuleType("mmengine_buffer")
+    module = types.ModuleType("mmengine.buffer")
 
     class Buffer:
         def __init__(self):
@@ -97,11 +97,10 @@ def test_code_is_refused_and_does_not_run(saved, function, host, capsys):
     assert not capsys.readouterr().out
 
 
-def test_getattr_reaches_nothing(saved, capsys):
+def test_getattr_reaches_nothing(saved):
     reach = Calls(getattr, Calls(getattr, np.ndarray, "__init__"), "__globals__")
     content = load_with_stand_ins(saved({"state_dict": STATE, "more": reach}))
     assert isinstance(content["more"], StandIn)
-    assert not capsys.readouterr().out
 
 
 def test_objects_in_a_file_of_the_old_format_are_not_made(tmp_path):

@@ -23,8 +23,14 @@ def test_outputs_are_those_of_the_fast_form(bank, experts):
     torch.testing.assert_close(DenseTokenExperts(bank)(vectors, experts), bank(vectors, experts))
 
 
-def test_modules_of_a_kind_are_swapped_wherever_they_are(bank):
-    model = nn.Sequential(nn.Linear(2, 2), nn.ModuleDict({"inner": bank}))
+class Derived(TokenExperts):
+    """Another kind, which may work otherwise."""
+
+
+def test_modules_of_a_kind_and_no_derived_ones_are_swapped_wherever_they_are(bank):
+    other = Derived(experts=2, tokens=1, width=4, heads=1)
+    model = nn.Sequential(nn.Linear(2, 2), nn.ModuleDict({"inner": bank}), other)
     swap(model, TokenExperts, DenseTokenExperts)
     assert isinstance(model[1]["inner"], DenseTokenExperts)
     assert model[1]["inner"].bank is bank
+    assert model[2] is other

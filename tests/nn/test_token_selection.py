@@ -145,7 +145,8 @@ def test_gradients(training):
     made = selection().train(training)
     tokens, attention = drawn(2, 11, WIDTH).requires_grad_(), drawn(2, 11, seed=2)
     allowed = words_allowed(torch.tensor([3, 10]), 11)
-    assert torch.autograd.gradcheck(lambda values: made(values, attention, allowed).features, tokens)
+    inputs = (tokens, *made.parameters())
+    assert torch.autograd.gradcheck(lambda *_: made(tokens, attention, allowed).features, inputs)
 
 
 def test_every_parameter_has_a_gradient():

@@ -139,3 +139,13 @@ def test_evaluation_is_not_counted_and_counting_can_end():
     counter.stop()
     router(torch.randn(4, WIDTH))
     assert counter.take() == {}
+
+
+def test_evaluation_is_counted_alone_if_asked():
+    router = Router(WIDTH, 3, 1)
+    counter = UsageCounter(router, training=False)
+    counter.start()
+    router(torch.randn(4, WIDTH))
+    assert counter.take() == {}
+    router.eval()(torch.randn(3, WIDTH))
+    assert counter.take()[""].routed.item() == 3

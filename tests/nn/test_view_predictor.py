@@ -1,0 +1,57 @@
+"""The classifier of views, against a loop over patches, and that nothing else learns from it."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.nn.view_predictor import ViewPredictor
+from agreid_plugin.nn.vit import VisionTransformer
+
+
+def predictor(width: int = 4, **arguments) -> ViewPredictor:
+    """With parameters that all are random, the norm's too."""
+    torch.manual_seed(0)
+    made = ViewPredictor(width, **{"hidden": 5} | arguments).double()
+    for parameter in made.parameters():
+        nn.init.normal_(parameter)
+    return made
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def slow_logits(made: ViewPredictor, patches: Tensor) -> Tensor:
+    """One image, patch by patch: (N, D) -> (classes,)."""
+    most = torch.full((made.hidden.out_features,), -math.inf, dtype=torch.float64)
+    for patch in patches:
+        normal = (patch - patch.mean()) / (patch.var(unbiased=False) + 1e-5).sqrt()
+        inside = made.hidden.weight @ (normal * made.norm.weight + made.norm.bias) + made.hidden.bias
+        most = torch.maximum(most, inside * (1 + torch.erf(inside / math.sqrt(2))) / 2)  # GELU
+    return made.classifier.weight @ most + made.classifier.bias
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@torch.no_grad()
+def test_logits_equal_the_slow_loop(classes):
+    made, patches = predictor(classes=classes), drawn(3, 6, 4)
+    for found, image in zip(made.classify(patches), patches, strict=True):
+        torch.testing.assert_close(found, slow_logits(made, image))
+
+
+@torch.no_grad()
+def test_patches_of_a_vit_come_with_their_positions():
+    torch.manual_seed(2)
+    vit = VisionTransformer((16, 8), patch_size=4, width=4, depth=1, heads=1, extra_tokens=1).double()
+    made, images = predictor(), drawn(2, 3, 16, 8)
+    expected = made.classify(vit.patches(images) + vit.pos_embed[:, 2:])  # behind those of CLS and the extra token
+    torch.testing.assert_close(made(vit, images), expected)
+
+
+def test_the_classifier_learns_and_the_patches_do_not():
+    made, patches = predictor(), drawn(2, 3, 4).requires_grad_()
+    assert torch.autograd.gradcheck(lambda *_: made.classify(patches), tuple(made.parameters()))
+    made.classify(patches).sum().backward()
+    assert patches.grad is None
