@@ -60,11 +60,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {folded.get(near[0], near[0])}?)" if near else ""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
     """Build the error for a name that is not among the `known` ones: nearest name first, then all of them."""
     known = sorted(known)
     shown = known if len(known) <= MOST_SHOWN else [*known[:MOST_SHOWN], f"... ({len(known)} in all)"]
-    return InputError(f"{kind} {name!r} unknown{did_you_mean(name, known)}; known: {', '.join(shown) or 'none'}")
+    return InputError(f"{kind} {name!r} unknown{did_you_mean(str(name), known)}; known: {', '.join(shown) or 'none'}")
 
 
 @contextmanager

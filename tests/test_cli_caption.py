@@ -12,10 +12,7 @@ from agreid_plugin.cli import main
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.synth import make_agsynth
 
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
+pytestmark = pytest.mark.usefixtures("without_proxy")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import re
 
 import pytest
 
@@ -53,6 +54,12 @@ def test_a_known_name_comes_back_and_another_is_refused():
     assert require_known("neck", "after", ("before", "after")) == "after"
     with pytest.raises(InputError, match=r"neck 'aftr' unknown \(did you mean after\?\); known: after, before"):
         require_known("neck", "aftr", ("before", "after"))
+
+
+@pytest.mark.parametrize("value", [None, 3, ["after"]])
+def test_a_value_that_is_no_text_is_refused_as_it_is(value):
+    with pytest.raises(InputError, match=re.escape(f"neck {value!r} unknown")):
+        require_known("neck", value, ("before", "after"))
 
 
 def test_what_is_needed_comes_back_however_empty_and_none_is_asked_for_by_name():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agreid_plugin.cli import arguments
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 
 EXAMPLES = """examples:
   fastreid ablate projects/ViSA/ablation.yml --dry-run            what would be trained, and how long it takes
@@ -71,8 +71,7 @@ def read_grid(path: Path) -> dict[str, Any]:
     content = read_yaml(path)
     _require(isinstance(content, dict), f"{path}: expected the keys {', '.join(KEYS)}")
     for key in content:
-        if key not in KEYS:
-            raise unknown(f"{path}: key", str(key), KEYS)
+        require_known(f"{path}: key", str(key), KEYS)
     _check_seeds(path, content.get("seeds"))
     _check_rows(path, content.get("rows"))
     for key in ("config", "output"):

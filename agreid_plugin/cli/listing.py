@@ -46,6 +46,8 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 def _list(args: argparse.Namespace) -> None:
     host = args.host or next(filter(installed, HOSTS), None)
+    if args.kind == KEYS and host != "fastreid":
+        raise InputError("keys are of fast-reid's configurations: add --host fastreid")
     found, keys = _known(host)
     if args.kind and args.kind not in (*found, KEYS, COMPONENTS):
         raise InputError(f"{host or 'without a host this package'} has no {args.kind}; it has: {', '.join(found)}")

@@ -54,6 +54,14 @@ class OneLineParser(argparse.ArgumentParser):
         """Raise it as bad input, which `main` prints."""
         raise InputError(f"{message}; see '{self.prog} --help'")
 
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> tuple[argparse.Namespace, list[str]]:
+        """Parse, and say what to do about KEY VALUE pairs on both sides of an option, which argparse cannot take."""
+        found, rest = super().parse_known_args(*args, **kwargs)
+        takes_pairs = any(action.dest == "overrides" for action in self._get_positional_actions())
+        if rest and takes_pairs and not any(word.startswith("-") for word in rest):
+            self.error(f"unrecognized arguments: {' '.join(rest)}: put all KEY VALUE pairs together, after the options")
+        return found, rest
+
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]

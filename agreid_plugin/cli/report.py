@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 
 if TYPE_CHECKING:
     from agreid_plugin.evaluation import Metrics
@@ -54,8 +54,8 @@ def _with_paper(args: argparse.Namespace) -> None:
     from agreid_plugin.hosts.run_papers import paper_for
 
     run = _entries(args.a)
-    if args.protocol and args.protocol not in run:
-        raise unknown(f"{args.a}: protocol", args.protocol, run)
+    if args.protocol:
+        require_known(f"{args.a}: protocol", args.protocol, run)
     card = find_run_card(args.a)
     chosen = [run[args.protocol]] if args.protocol else list(run.values())
     print(beside_paper(paper_for(card, args.paper), chosen, card))
@@ -68,8 +68,7 @@ def _two_runs(args: argparse.Namespace) -> None:
     names = [args.protocol] if args.protocol else [name for name in runs[0] if name in runs[1]]
     for name in names:
         for path, run in zip((args.a, args.b), runs, strict=True):
-            if name not in run:
-                raise unknown(f"{path}: protocol", name, run)
+            require_known(f"{path}: protocol", name, run)
     if not names:
         raise InputError(f"no protocol in common: A has {', '.join(runs[0])}; B has {', '.join(runs[1])}")
     for name in names:

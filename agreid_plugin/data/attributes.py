@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.io
 
-from agreid_plugin.errors import InputError, did_you_mean, unknown
+from agreid_plugin.errors import InputError, did_you_mean, require_known, unknown
 from agreid_plugin.types import UNKNOWN, Record
 
 # 15 groups, 88 values. A field of the .mat file is named by its group and value together, odd spellings included:
@@ -103,8 +103,7 @@ class AttributeSchema:
         """Return the schema of some of the attributes, in the order given."""
         names = tuple(names)
         for name in names:
-            if name not in self.groups:
-                raise unknown("attribute", name, self.groups)
+            require_known("attribute", name, self.groups)
         return AttributeSchema({name: self.groups[name] for name in names})
 
     def encode(self, attributes: Record | Mapping[str, str]) -> tuple[int, ...]:

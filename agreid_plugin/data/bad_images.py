@@ -12,7 +12,7 @@ import torch
 from agreid_plugin.data.images import ImageInputError
 from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.data.workers import Logbook
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 
 T = TypeVar("T")
 POLICIES = ("error", "skip")
@@ -44,8 +44,7 @@ class BadImages:
     """
 
     def __init__(self, count: int, labels_of: Callable[[int], Labels], policy: str = "error", anybody: bool = False):
-        if policy not in POLICIES:
-            raise unknown("policy for bad images", policy, POLICIES)
+        require_known("policy for bad images", policy, POLICIES)
         self._labels_of, self._policy, self._anybody = labels_of, policy, anybody
         self._logbook = Logbook(self._path_of)
         self._bad = torch.zeros(count, dtype=torch.uint8).share_memory_() if policy == "skip" else torch.zeros(0)

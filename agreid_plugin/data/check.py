@@ -121,7 +121,8 @@ def published_figures(name: str) -> dict[str, Any]:
 
 def fingerprint(dataset: Dataset) -> str:
     """Return a SHA-256 of the images' relative paths, identities and sizes; where the dataset lies does not matter."""
-    top = os.path.commonpath([os.path.dirname(record.path) for record in dataset.records])
+    here = os.getcwd()  # a table may have relative and absolute paths
+    top = os.path.commonpath([os.path.join(here, os.path.dirname(record.path)) for record in dataset.records])
     rows = sorted(
         (os.path.relpath(record.path, top).replace(os.sep, "/"), record.split, record.pid, _size(record.path))
         for record in dataset.records

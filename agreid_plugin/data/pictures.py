@@ -20,7 +20,7 @@ from torch import Tensor
 from agreid_plugin.data.datasets.files import list_images
 from agreid_plugin.data.datasets.own import view_named
 from agreid_plugin.data.images import read_image
-from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.errors import InputError, first_line, require_known
 from agreid_plugin.types import UNKNOWN, View, platform_label
 
 ORDERS = ("RGB", "BGR")
@@ -69,8 +69,7 @@ def pictures(images: Any, views: Any = None, order: str = "RGB") -> Iterator[Pic
             where nobody knows.
         order: first color of arrays and tensors, see `ORDERS`.
     """
-    if order not in ORDERS:
-        raise unknown("order", order, ORDERS)
+    require_known("order", order, ORDERS)
     found = _pictures(images, order)
     if views is None:
         return found

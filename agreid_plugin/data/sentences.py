@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 
 from agreid_plugin.data.attributes import is_known
-from agreid_plugin.errors import require_within, unknown
+from agreid_plugin.errors import require_known, require_within
 
 PROMPTS = 4
 """How many prompts are learned, unless asked otherwise."""
@@ -55,9 +55,7 @@ def attribute_sentence(attributes: Mapping[str, str], style: str = "paper", prom
         >>> attribute_sentence({})
         'A photo of a X X X X person. Attributes are unknown.'
     """
-    if style not in _STYLES:
-        raise unknown("style of attribute sentences", style, STYLES)
-    begin, neutral, blank = _STYLES[style]
+    begin, neutral, blank = _STYLES[require_known("style of attribute sentences", style, STYLES)]
     told = [f"{name.replace(' ', blank)} is {value}" for name, value in attributes.items() if is_known(value)]
     return _opening(prompts) + (f"{begin}{', '.join(told)}." if told else neutral)
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from agreid_plugin.deploy.about import INTERPOLATIONS, About
 from agreid_plugin.deploy.sessions import open_session
-from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.errors import InputError, first_line, require_known, unknown
 
 UNKNOWN = -1  # as in `agreid_plugin.types`, which needs torch
 ORDERS = ("RGB", "BGR")
@@ -51,8 +51,7 @@ class ExportedModel:
         """
         if self.about.tower != "image":
             raise InputError(f"this file has the {self.about.tower} tower, which takes no images: give it tokens")
-        if order not in ORDERS:
-            raise unknown("order", order, ORDERS)
+        require_known("order", order, ORDERS)
         given: Sequence[Any] = [images] if _is_one(images) else list(images)
         labels = self._labels(views, len(given))
         parts = range(0, len(given), self._batch_size)

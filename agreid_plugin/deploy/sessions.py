@@ -16,7 +16,7 @@ from types import ModuleType
 import numpy as np
 
 from agreid_plugin.deploy.about import KEY, About
-from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.errors import InputError, first_line, require_known
 
 Inputs = Mapping[str, np.ndarray]
 Run = Callable[[Inputs], np.ndarray]
@@ -46,19 +46,18 @@ def open_session(path: str | Path, threads: int = 0) -> Session:
         InputError: the file is not there or not an export, or its runtime is not installed.
     """
     path = Path(path)
-    if path.suffix not in OPENERS:
-        raise unknown("ending", path.suffix, OPENERS)
+    require_known("ending", path.suffix, OPENERS)
     if not path.is_file():
         raise InputError(f"{path} does not exist: make it with fastreid export")
     package, extra, opened = OPENERS[path.suffix]
     runtime = runtime_of(package, extra)
-    with _said_of(f"{path} cannot be read by {package}"):
+    with _told_by_runtime(f"{path} cannot be read by {package}"):
         session = opened(runtime, path, threads)
     return replace(session, run=_guarded(session.run, f"{path} cannot be run by {package}"))
 
 
 @contextmanager
-def _said_of(what: str) -> Iterator[None]:
+def _told_by_runtime(what: str) -> Iterator[None]:
     """Say what fails in one line: each runtime has errors of its own, most of them plain RuntimeErrors."""
     try:
         yield
@@ -70,7 +69,7 @@ def _said_of(what: str) -> Iterator[None]:
 
 def _guarded(run: Run, what: str) -> Run:
     def guarded(inputs: Inputs) -> np.ndarray:
-        with _said_of(what):
+        with _told_by_runtime(what):
             return run(inputs)
 
     return guarded

@@ -14,7 +14,7 @@ from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistanc
 from agreid_plugin.evaluation.expansion import expand
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import Metrics
-from agreid_plugin.evaluation.one_pass import evaluate_all, sides
+from agreid_plugin.evaluation.one_pass import distances_of, evaluate_all, metas
 from agreid_plugin.evaluation.reranking import rerank
 
 
@@ -69,9 +69,13 @@ class Comparison:
 
     def thresholds(self, features: FeatureSet, protocol: Protocol) -> Calibration:
         """Choose same-person thresholds under a protocol."""
-        query, gallery, query_meta, gallery_meta = sides(features, protocol)
-        distances = self.distances(query, gallery)
-        return calibrate_distances(distances, query_meta, gallery_meta, protocol, memory=self.memory)
+        made, known = self.between(features, protocol), metas(features, protocol)
+        return calibrate_distances(made, *known, protocol, memory=self.memory, views=features.views)
+
+    def between(self, features: FeatureSet, protocol: Protocol) -> Distances:
+        """Return the distances between a protocol's queries and its gallery, those that `compute` goes by."""
+        self.check(protocol)
+        return distances_of(features, protocol, self.distances)
 
     def distances(self, query: np.ndarray, gallery: np.ndarray) -> Distances:
         """Return the distances between two sides' features, (Q, D) and (G, D)."""

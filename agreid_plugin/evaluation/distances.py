@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.evaluation.inputs import FeatureArray, Paths, checked_pair
 
 MEMORY = 512
@@ -60,9 +60,8 @@ class FeatureDistances(Distances):
         metric: str = "cosine",
         paths: Paths = (None, None),
     ):
-        if metric not in METRICS:
-            raise unknown("metric", metric, METRICS)
-        self._parts = [METRICS[metric](*checked_pair(query, gallery, paths)) for query, gallery in pairs]
+        made = METRICS[require_known("metric", metric, METRICS)]
+        self._parts = [made(*checked_pair(query, gallery, paths)) for query, gallery in pairs]
         self.shape = self._parts[0].shape
         self.name = metric
         if any(part.shape != self.shape for part in self._parts):

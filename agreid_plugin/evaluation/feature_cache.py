@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from agreid_plugin.data.datasets.arrays import read_arrays, told_in
+from agreid_plugin.data.datasets.files import shown
 from agreid_plugin.data.whole_files import told_unwritten, whole_file
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.index.entries import Entry, MadeChunk
 from agreid_plugin.evaluation.inputs import as_features
 from agreid_plugin.types import UNKNOWN, view_of
@@ -92,13 +93,22 @@ class FeatureCache:
             features, views = arrays["features"], arrays["views"].tolist()
             features = as_features(features, "gallery").numpy() if len(features) else features
             if about["kind"] != KIND:
-                raise ValueError(about["kind"])
+                raise ValueError(f"its kind is {about['kind']}")
             stamps = [(str(name), int(size), int(time)) for name, size, time in about["files"]]
             known = dict(zip(stamps, zip(features, map(int, views), strict=True), strict=True))
             self.outdated = about["maker"] != self.maker
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise InputError(f"{path} is no cache of gallery features: choose another name, or remove it") from None
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"{path} is no cache of gallery features ({_reason(error, path)}): choose another name, or remove it"
+            ) from None
         self._known = {} if self.outdated else known
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """Return what is wrong with a file, in a few words that do not name it again."""
+    if isinstance(error, KeyError):
+        return f"it has no {shown(str(error))}"
+    return shown(first_line(error).removeprefix(f"{path}: "))
 
 
 def stamp_of(path: str) -> Stamp:

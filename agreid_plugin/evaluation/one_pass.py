@@ -12,7 +12,7 @@ from agreid_plugin.data.protocols import Meta, Protocol, select, usable
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import Metrics
-from agreid_plugin.evaluation.retrieval import evaluate_distances, evaluate_text
+from agreid_plugin.evaluation.retrieval import evaluate_distances
 from agreid_plugin.types import Record
 
 MakeDistances = Callable[[np.ndarray, np.ndarray], Distances]
@@ -93,19 +93,37 @@ def _covers(features: FeatureSet, protocol: Protocol) -> bool:
 
 def sides(features: FeatureSet, protocol: Protocol) -> tuple[np.ndarray, np.ndarray, Meta, Meta]:
     """Return the first kind of features of a protocol's queries and gallery images, and what is known of both."""
-    chosen = select(protocol, features.dataset)
-    gallery = features.images[0][features.rows(chosen.gallery)]
-    if protocol.kind == "text":
-        query = features.captions[0][features.caption_rows(chosen.query)]
-        return query, gallery, caption_meta(chosen.query), Meta.of(chosen.gallery)
-    return features.images[0][features.rows(chosen.query)], gallery, Meta.of(chosen.query), Meta.of(chosen.gallery)
+    query, gallery = _pairs(features, protocol)[0]
+    return query, gallery, *metas(features, protocol)
 
 
-def text_pairs(features: FeatureSet, protocol: Protocol) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return a text protocol's features of captions and gallery images, of every kind."""
+def metas(features: FeatureSet, protocol: Protocol) -> tuple[Meta, Meta]:
+    """Return what is known of a protocol's queries, images or captions, and of its gallery images."""
     chosen = select(protocol, features.dataset)
-    captions, images = features.caption_rows(chosen.query), features.rows(chosen.gallery)
-    return [(text[captions], image[images]) for text, image in zip(features.captions, features.images, strict=True)]
+    query = caption_meta(chosen.query) if protocol.kind == "text" else Meta.of(chosen.query)
+    return query, Meta.of(chosen.gallery)
+
+
+def distances_of(features: FeatureSet, protocol: Protocol, make: MakeDistances) -> Distances:
+    """Return the distances that a protocol's numbers are made from.
+
+    Args:
+        features: of the dataset.
+        protocol: the protocol; captions are compared with images by the cosine, the mean over all kinds of features.
+        make: makes the distances of an image protocol from the first kind.
+    """
+    pairs = _pairs(features, protocol)
+    return FeatureDistances(pairs) if protocol.kind == "text" else make(*pairs[0])
+
+
+def _pairs(features: FeatureSet, protocol: Protocol) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the features of queries and gallery: of every kind for a text protocol, else of the first."""
+    chosen = select(protocol, features.dataset)
+    gallery = features.rows(chosen.gallery)
+    if protocol.kind == "image":
+        return [(features.images[0][features.rows(chosen.query)], features.images[0][gallery])]
+    captions = features.caption_rows(chosen.query)
+    return [(text[captions], image[gallery]) for text, image in zip(features.captions, features.images, strict=True)]
 
 
 def caption_meta(records: Iterable[Record]) -> Meta:
@@ -114,18 +132,6 @@ def caption_meta(records: Iterable[Record]) -> Meta:
 
 
 def _evaluate(features: FeatureSet, protocol: Protocol, distances: MakeDistances, memory: float) -> Metrics:
-    return replace(_numbers(features, protocol, distances, memory), unreadable=features.unreadable)
-
-
-def _numbers(features: FeatureSet, protocol: Protocol, distances: MakeDistances, memory: float) -> Metrics:
-    if protocol.kind == "text":
-        return _evaluate_text(features, protocol, memory)
-    query, gallery, query_meta, gallery_meta = sides(features, protocol)
-    made = distances(query, gallery)
-    return evaluate_distances(made, query_meta, gallery_meta, protocol, memory=memory, views=features.views)
-
-
-def _evaluate_text(features: FeatureSet, protocol: Protocol, memory: float) -> Metrics:
-    chosen = select(protocol, features.dataset)
-    metas = caption_meta(chosen.query), Meta.of(chosen.gallery)
-    return evaluate_text(text_pairs(features, protocol), *metas, protocol, memory=memory, views=features.views)
+    made, known = distances_of(features, protocol, distances), metas(features, protocol)
+    found = evaluate_distances(made, *known, protocol, memory=memory, views=features.views)
+    return replace(found, unreadable=features.unreadable)

@@ -9,7 +9,7 @@ from typing import Any
 
 from agreid_plugin.data.datasets.files import shown
 from agreid_plugin.data.protocols import protocol as known_protocol
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, said_of, unknown
 from agreid_plugin.evaluation.metrics import NUMBERS
 
 UNKNOWN = "unknown"
@@ -89,11 +89,9 @@ def _column(where: str, column: Any) -> Mapping[str, Any]:
 
 
 def _check_protocol(where: str, name: Any) -> None:
-    try:
+    with said_of(where):
         if name != UNKNOWN and str(known_protocol(str(name))) != name:
             raise InputError(f"protocol {name!r} should be written {known_protocol(str(name))}")
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
 
 
 def _exceptions(

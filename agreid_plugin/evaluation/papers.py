@@ -29,7 +29,7 @@ from typing import Any
 
 from agreid_plugin.data.datasets.files import existing, shown
 from agreid_plugin.data.yaml_files import read_yaml
-from agreid_plugin.errors import InputError, did_you_mean, unknown
+from agreid_plugin.errors import InputError, did_you_mean, said_of, unknown
 from agreid_plugin.evaluation.metrics import check_views
 from agreid_plugin.evaluation.paper_tables import Published, mapping, rows_of
 
@@ -125,10 +125,8 @@ def _paper(path: Path, cites: bool) -> Paper:
 
 
 def _check(path: Path, paper: Paper) -> None:
-    try:
+    with said_of(f"{path}: setting"):
         check_views(paper.views)
-    except InputError as error:
-        raise InputError(f"{path}: setting: {error}") from None
     if len(paper.input) != 2 or not all(type(side) is int for side in paper.input):
         raise InputError(f"{path}: setting: input should be height and width, such as [256, 128]")
     for name in paper.headline:

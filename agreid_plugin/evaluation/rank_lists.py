@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from agreid_plugin.data.protocols import Protocol, hidden_mask, select
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.evaluation.comparison import Comparison
-from agreid_plugin.evaluation.distances import Distances, FeatureDistances
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import PerQuery
-from agreid_plugin.evaluation.one_pass import sides, text_pairs
+from agreid_plugin.evaluation.one_pass import metas
 from agreid_plugin.types import Record
 
 CHOICES = ("even", "worst", "best", "random")
@@ -53,8 +52,7 @@ def chosen_rows(per_query: PerQuery, count: int, choice: str = "even", seed: int
             most, `random` for any.
         seed: of `random`.
     """
-    if choice not in CHOICES:
-        raise unknown("choice", choice, CHOICES)
+    require_known("choice", choice, CHOICES)
     if count < 1:
         raise InputError(f"count={count} should be 1 or more")
     if choice in ("worst", "best"):
@@ -85,9 +83,9 @@ def rank_lists(
         raise InputError(f"top={top} should be 1 or more")
     chosen = select(protocol, features.dataset)
     queries = _queries(protocol, chosen.query)
-    *_, query_meta, gallery_meta = sides(features, protocol)
+    query_meta, gallery_meta = metas(features, protocol)
     wanted = np.asarray(rows, dtype=np.int64)
-    distances = _distances(features, protocol, comparison).rows(wanted)
+    distances = comparison.between(features, protocol).rows(wanted)
     hidden = hidden_mask(protocol, query_meta[wanted], gallery_meta)
     found = []
     for row, far, out in zip(wanted.tolist(), distances, hidden, strict=True):
@@ -102,9 +100,3 @@ def _queries(protocol: Protocol, records: Sequence[Record]) -> list[tuple[Record
     if protocol.kind == "text":
         return [(record, caption) for record in records for caption in record.captions]
     return [(record, "") for record in records]
-
-
-def _distances(features: FeatureSet, protocol: Protocol, comparison: Comparison) -> Distances:
-    if protocol.kind == "image":
-        return comparison.distances(*sides(features, protocol)[:2])
-    return FeatureDistances(text_pairs(features, protocol))

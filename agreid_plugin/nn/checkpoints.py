@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from agreid_plugin.archives import is_tar, refuse_bomb
+from agreid_plugin.archives import ALWAYS_FINE, is_tar, refuse_bomb
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.nn.pickles import load_trusted
 from agreid_plugin.nn.scripts import is_script, read_script
@@ -30,7 +30,6 @@ _UNREADABLE = (
     *(MemoryError, OverflowError, struct.error, zipfile.BadZipFile, zlib.error, SafetensorError),
     pickle.UnpicklingError,
 )
-_ALWAYS_FINE = 2**30  # bytes of a tensor
 _WITH_NAN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Content = TypeVar("Content")
 
@@ -59,7 +58,7 @@ def _problem(tensor: Tensor) -> str:
     if not plain or tensor.is_quantized or tensor.is_complex():
         return "is a tensor of a kind that no weights are of (sparse, quantized, complex or without values)"
     claimed = tensor.numel() * tensor.element_size()
-    if claimed > max(_ALWAYS_FINE, tensor.untyped_storage().nbytes()):
+    if claimed > max(ALWAYS_FINE, tensor.untyped_storage().nbytes()):
         return f"claims {claimed:,} bytes, of which the file has {tensor.untyped_storage().nbytes():,}"
     if tensor.dtype in _WITH_NAN and tensor.isnan().any():
         return "has values that are no numbers (NaN): the training that wrote it had diverged, take an earlier file"

@@ -107,10 +107,9 @@ class ImageTower(nn.Module):
             tokens = torch.cat([before, extra], dim=1)
         return ImageTokens(before, self.end(self.run(tokens, first=at)))
 
-    def cls_attention(self, tokens: Tensor, block: int = -1) -> Tensor:
-        """Return what CLS attends to in a block, averaged over heads: tokens that enter it (B, n, C) -> (B, n)."""
-        layer = _block(self.blocks, block)
-        return _attention_row(layer, tokens, tokens[:, :1], None)
+    def cls_attention(self, tokens: Tensor) -> Tensor:
+        """Return what CLS attends to in the last block, averaged over heads: what enters it (B, n, C) -> (B, n)."""
+        return _attention_row(self.blocks[-1], tokens, tokens[:, :1], None)
 
 
 class TextTower(nn.Module):
@@ -157,13 +156,14 @@ class TextTower(nn.Module):
         return self._end(self._run(self._start(tokens, embeddings)))
 
     def with_attention(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return every position as `forward` does, and the `eos_attention` of the last block without a gradient.
+        """Return every position as `forward` does, and what sentences' ends attend to: (N, L) -> (N, L, E), (N, L).
 
-        In training the attention is that after dropout, as it is where it mixes tokens.
+        The attention is the last block's, averaged over heads, and has no gradient. In training it is that after
+        dropout, as it is where it mixes tokens.
         """
         entering = self._run(self._start(tokens, None), last=-1)
         with torch.no_grad():
-            row = self._end_row(self.blocks[-1], entering, tokens)
+            row = self._end_row(entering, tokens)
         return self._end(self._run(entering, first=-1)), row
 
     def ends(self, tokens: Tensor) -> Tensor:
@@ -176,11 +176,6 @@ class TextTower(nn.Module):
     def pool(self, outputs: Tensor, tokens: Tensor) -> Tensor:
         """Return the row of each sentence's end: (N, L, E) -> (N, E)."""
         return outputs[torch.arange(outputs.shape[0], device=outputs.device), self.ends(tokens)]
-
-    def eos_attention(self, tokens: Tensor, embeddings: Tensor | None = None, block: int = -1) -> Tensor:
-        """Return what each sentence's end attends to in a block, averaged over heads: (N, L) -> (N, L)."""
-        layer = _block(self.blocks, block)
-        return self._end_row(layer, self._run(self._start(tokens, embeddings), last=block), tokens)
 
     def _start(self, tokens: Tensor, embeddings: Tensor | None) -> Tensor:
         if tokens.dim() != 2 or not 0 < tokens.shape[1] <= self.length:
@@ -199,10 +194,10 @@ class TextTower(nn.Module):
     def _end(self, tokens: Tensor) -> Tensor:
         return self.text.ln_final(tokens) @ self.text.text_projection
 
-    def _end_row(self, block: ResidualBlock, entering: Tensor, tokens: Tensor) -> Tensor:
-        """Return what ends attend to in a block, from what enters it: (N, L, D), (N, L) -> (N, L)."""
+    def _end_row(self, entering: Tensor, tokens: Tensor) -> Tensor:
+        """Return what ends attend to in the last block, from what enters it: (N, L, D), (N, L) -> (N, L)."""
         later = torch.arange(tokens.shape[1], device=tokens.device) > self.ends(tokens)[:, None]  # (N, L)
-        return _attention_row(block, entering, self.pool(entering, tokens)[:, None], later)
+        return _attention_row(self.blocks[-1], entering, self.pool(entering, tokens)[:, None], later)
 
 
 @dataclass
@@ -211,12 +206,6 @@ class CLIP:
 
     image: ImageTower
     text: TextTower
-
-
-def _block(blocks: ModuleListOf[ResidualBlock], number: int) -> ResidualBlock:
-    if not -len(blocks) <= number < len(blocks):
-        raise InputError(f"block={number} should be one of 0 .. {len(blocks) - 1}, or counted from the end")
-    return blocks[number]
 
 
 def _attention_row(block: ResidualBlock, tokens: Tensor, query: Tensor, hidden: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, said_of, unknown
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower
 
 
@@ -37,10 +37,8 @@ def freeze_named(clip: CLIP, names: Sequence[str], key: str = "freeze") -> None:
         tower, _, part = str(name).partition(".")
         if tower not in towers:
             raise unknown(key, name, ["image", "image.stem", "image.blocks:A-B", "text"])
-        try:
+        with said_of(key):
             freeze(towers[tower], part or "all")
-        except InputError as error:
-            raise InputError(f"{key}: {error}") from None
 
 
 def _part(tower: ImageTower | TextTower, part: str) -> Sequence[nn.Module | nn.Parameter]:

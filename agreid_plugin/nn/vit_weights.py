@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.nn.checkpoints import read_arrays, read_tensors, require_file
+from agreid_plugin.nn.checkpoints import read_arrays, read_tensors
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
 
 ENOUGH = 0.9
@@ -107,7 +107,6 @@ def _read(path: str | Path) -> dict[str, Tensor]:
     """Return a file's tensors, with the names and layouts of timm."""
     if Path(path).suffix != ".npz":
         return read_tensors(path)
-    require_file(path)
     try:
         return _from_jax(read_arrays(path))
     except (RuntimeError, IndexError) as error:

@@ -11,18 +11,12 @@ from agreid_plugin.data.captioning import Subject
 
 
 @pytest.fixture
-def no_proxy(monkeypatch) -> None:
-    """Ask servers of this machine directly, whatever the environment says."""
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture
-def subjects(tmp_path) -> list[Subject]:
+def caption_subjects(tmp_path) -> list[Subject]:
     """Six images where TAG-PEDES has its own."""
     return six_images(tmp_path / "TAG-PEDES" / "images")
 
 
 @pytest.fixture
-def out(tmp_path) -> Path:
+def captions_out(tmp_path) -> Path:
     """Where TAG-PEDES has its annotations."""
     return tmp_path / "TAG-PEDES" / "anno_dir" / "train_reid.json"

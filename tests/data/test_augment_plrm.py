@@ -281,12 +281,17 @@ def test_gradients_flow_to_the_image():
         ("theta_max", 181),
         ("alpha", math.nan),
         ("alpha", "half"),
-        ("fill", "black"),
     ],
 )
 def test_bad_arguments_are_named(name, value):
     with pytest.raises(InputError, match=f"{name}={value!r}"):
         PLRM(**{name: value})
+
+
+def test_a_fill_that_is_none_is_named():
+    for make in (lambda: PLRM(fill="black"), lambda: rotate(torch.rand(1, 3, 4, 4), torch.zeros(1), "black")):
+        with pytest.raises(InputError, match="fill 'black' unknown; known: self, zero"):
+            make()
 
 
 def test_bad_images_are_named():

@@ -228,3 +228,8 @@ def test_draws_follow_the_generator():
 def test_bad_options_are_one_line(options, message):
     with pytest.raises(InputError, match=message):
         AugmentationPool(**options)
+
+
+def test_it_prints_its_hyper_parameters():
+    printed = repr(AugmentationPool(number=3, operations=["crop", "flip"], ratio=(0.4, 0.6)))
+    assert "number=3, operations=crop, flip, ratio=(0.4, 0.6)" in printed

@@ -12,13 +12,13 @@ from agreid_plugin.errors import InputError
 pytest_plugins = ("caption_fixtures",)
 
 
-def test_attributes_of_images_go_before_those_of_identities(subjects, tmp_path):
+def test_attributes_of_images_go_before_those_of_identities(caption_subjects, tmp_path):
     told = {
         "1": {"age": "old", "hair": "unknown"},
         "0001_c2.jpg": {"age": "young", "phone": True},
         "99": {"age": "old"},
     }
-    described = with_file(subjects, tmp_path, told)
+    described = with_file(caption_subjects, tmp_path, told)
     assert [dict(subject.attributes) for subject in described[:3]] == [
         {"age": "old"},
         {"age": "young", "phone": "yes"},
@@ -26,9 +26,9 @@ def test_attributes_of_images_go_before_those_of_identities(subjects, tmp_path):
     ]
 
 
-def test_attributes_from_a_table(subjects, tmp_path):
+def test_attributes_from_a_table(caption_subjects, tmp_path):
     table = trees.write_text(tmp_path / "a.csv", "path,id,Upper Color,age\n,2,Red,\n./0005_c1.jpg,,,old\n")
-    described = with_attributes(subjects, table)
+    described = with_attributes(caption_subjects, table)
     assert [dict(subject.attributes) for subject in described[2:]] == [
         {"Upper Color": "Red"},
         {"Upper Color": "Red"},
@@ -50,31 +50,31 @@ def test_attributes_from_a_table(subjects, tmp_path):
         ("a.json", "{", "not JSON"),
     ],
 )
-def test_bad_attribute_files_are_told(subjects, tmp_path, name, text, words):
+def test_bad_attribute_files_are_told(caption_subjects, tmp_path, name, text, words):
     with pytest.raises(InputError, match=words):
-        with_attributes(subjects, trees.write_text(tmp_path / name, text))
+        with_attributes(caption_subjects, trees.write_text(tmp_path / name, text))
 
 
 def test_identities_with_names_have_attributes_too(tmp_path):
     trees.write_images(tmp_path / "crops", ["anna/1.jpg", "ben/2.jpg"])
     subjects = load_subjects("folder", tmp_path / "crops", identity_folders=True)
-    described = with_file(subjects, tmp_path, {"ben": {"age": "old"}})
+    described = with_file(caption_subjects, tmp_path, {"ben": {"age": "old"}})
     assert [(s.file_path, s.pid, dict(s.attributes)) for s in described] == [
         ("anna/1.jpg", 0, {}),
         ("ben/2.jpg", 1, {"age": "old"}),
     ]
 
 
-def test_a_few_images_are_spread_over_all(subjects):
-    assert [subject.file_path for subject in spread(subjects, 3)] == NAMES[::2]
-    assert spread(subjects, 99) == subjects
+def test_a_few_images_are_spread_over_all(caption_subjects):
+    assert [subject.file_path for subject in spread(caption_subjects, 3)] == NAMES[::2]
+    assert spread(caption_subjects, 99) == subjects
     with pytest.raises(InputError, match="limit is 0"):
-        spread(subjects, 0)
+        spread(caption_subjects, 0)
 
 
-def test_unreadable_images_are_found(subjects):
-    Path(subjects[1].path).write_bytes(b"")
-    Path(subjects[4].path).write_bytes(b"not an image")
-    faults = unreadable(subjects)
+def test_unreadable_images_are_found(caption_subjects):
+    Path(caption_subjects[1].path).write_bytes(b"")
+    Path(caption_subjects[4].path).write_bytes(b"not an image")
+    faults = unreadable(caption_subjects)
     assert list(faults) == [NAMES[1], NAMES[4]]
     assert faults[NAMES[1]] == "empty file, 0 bytes"

@@ -10,8 +10,9 @@ import yaml
 from PIL import ImageFile
 
 from agreid_plugin.data.check import PUBLISHED, Count, check, fingerprint
-from agreid_plugin.data.datasets import DATASETS, load
+from agreid_plugin.data.datasets import DATASETS, Dataset, load
 from agreid_plugin.data.protocols import protocols
+from agreid_plugin.types import Record
 
 
 def clean(folder):
@@ -176,3 +177,13 @@ def test_fingerprint(tmp_path):
     added = fingerprint(load("CARGO", tmp_path / "there"))
     (tmp_path / "there/CARGO/gallery/Cam5_day_11_99.jpg").write_bytes(trees.JPEG + b"x")
     assert len({print_, added, fingerprint(load("CARGO", tmp_path / "there"))}) == 3
+
+
+def test_fingerprint_of_relative_and_absolute_paths(tmp_path, monkeypatch):
+    trees.write_images(tmp_path, ["near/1.jpg", "far/2.jpg"])
+    monkeypatch.chdir(tmp_path)
+    prints = set()
+    for first, second in [("", ""), ("", f"{tmp_path}/"), (f"{tmp_path}/", f"{tmp_path}/")]:
+        records = (Record(f"{first}near/1.jpg", 1), Record(f"{second}far/2.jpg", 2))
+        prints.add(fingerprint(Dataset("csv", "", records)))
+    assert len(prints) == 1

@@ -76,6 +76,13 @@ def test_csv_attributes_are_the_images_own_and_unknown_ones_are_left_out(tmp_pat
     assert own.undescribed == ()
 
 
+def test_csv_columns_without_a_name_are_left_out(tmp_path):
+    trees.write_images(tmp_path, ["1.jpg"])
+    trees.write_text(tmp_path / "t.csv", ",path,pid,hair\n0,1.jpg,1,long\n")
+    (record,) = load("csv", tmp_path).records
+    assert record.attributes == {"hair": "long"}
+
+
 def test_csv_tells_what_carries_the_camera(tmp_path):
     trees.write_images(tmp_path, ["1.jpg", "2.jpg", "3.jpg", "4.jpg"])
     table = "path,pid,view,platform\n1.jpg,1,Wearable,\n2.jpg,1,ground,cctv\n3.jpg,1,drone,\n4.jpg,1,uav,kite\n"

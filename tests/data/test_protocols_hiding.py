@@ -17,6 +17,7 @@ from agreid_plugin.data.protocols import (
     protocols,
     unmatched,
 )
+from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, Record, View
 
 COMBINATIONS = [rules for size in range(len(RULES) + 1) for rules in combinations(RULES, size)]
@@ -69,6 +70,13 @@ def test_one_rule_by_hand():
         "same_view": True,
         "same_time": False,
     }
+
+
+def test_a_rule_that_is_none_is_refused():
+    chosen, day = Protocol("any", "any", hide=("same_tme",)), Record("a", 1, tags={"time": "day"})
+    for ask in (lambda: hidden(chosen, day, day), lambda: hidden_mask(chosen, Meta.of([day]), Meta.of([day]))):
+        with pytest.raises(InputError, match=r"hiding rule 'same_tme' unknown \(did you mean same_time\?\)"):
+            ask()
 
 
 def test_meta_of_blocks():

@@ -51,6 +51,14 @@ def test_another_dataset_is_not_overwritten(tmp_path):
     assert [path.name for path in (tmp_path / "CARGO").iterdir()] == ["mine.jpg"]
 
 
+@pytest.mark.parametrize(("content", "words"), [('{"ids": 8,', "not JSON"), ("[8]", "expected a dict, found a list")])
+def test_a_damaged_marker_is_one_line(tmp_path, content, words):
+    (tmp_path / "CARGO").mkdir()
+    (tmp_path / "CARGO" / "agsynth.json").write_text(content)
+    with pytest.raises(InputError, match=rf"agsynth\.json: {words}"):
+        make_missing(tmp_path, ["CARGO"], **SMALL)
+
+
 def test_a_dataset_without_a_layout_is_named(tmp_path):
     with pytest.raises(InputError, match=r"AGSYNTH\.IDS: AG-Synth has no layout of Market1501; it has .*CARGO"):
         make_missing(tmp_path, ["Market1501"], **SMALL)

@@ -37,6 +37,11 @@ def test_threshold_by_hand(fpr, threshold):
     assert point.tpr == 1
 
 
+def test_true_positive_rates_are_told_by_direction_in_percent():
+    result = calibrate_line(fprs=[0.25, 0.5])
+    assert result.true_positive_rates() == {"aerial->ground TPR@FPR=0.25": 100, "aerial->ground TPR@FPR=0.5": 100}
+
+
 def test_genuine_pairs_beyond_the_threshold_do_not_count():
     gallery = on_a_line((1, G, 9.0), (1, G, 1.0), (2, G, 3.0), (3, G, 6.0))
     # query 1 at 0: own 81 and 1, others 9 and 36; query 2 at 10: own 49, others 1, 81, 16

@@ -3,17 +3,21 @@ import pytest
 from evaluation_cases import make_protocol, random_case
 
 from agreid_plugin.data.datasets import Dataset
+from agreid_plugin.data.protocols import Meta
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import (
     FeatureDistances,
     FeatureSet,
     calibrate,
+    calibrate_distances,
+    caption_meta,
     evaluate,
     evaluate_distances,
     expand,
     rerank,
 )
 from agreid_plugin.evaluation.comparison import Comparison, Expansion, Reranking
+from agreid_plugin.types import Record
 
 PROTOCOL = make_protocol("same_camera_same_id")
 TEXT = make_protocol(kind="text", name="T2I")
@@ -26,7 +30,7 @@ def features() -> FeatureSet:
     rng = np.random.default_rng(1)
     records = (*CASE.query, *CASE.gallery)
     array = rng.standard_normal((len(records), 6)).astype(np.float32)
-    return FeatureSet(Dataset("TEST", "", records), records, (array,))
+    return FeatureSet(Dataset("TEST", "", records), records, (array,), views="given")
 
 
 def by_hand(features: FeatureSet, comparison: Comparison) -> float:
@@ -70,8 +74,20 @@ def test_memory_changes_no_number(features):
 
 def test_thresholds_are_those_of_the_distances(features):
     query, gallery = np.split(features.images[0], [len(CASE.query)])
-    wanted = calibrate(query, gallery, *CASE.metas, PROTOCOL, metric="euclidean")
+    wanted = calibrate(query, gallery, *CASE.metas, PROTOCOL, metric="euclidean", views="given")
     assert Comparison("euclidean").thresholds(features, PROTOCOL) == wanted
+
+
+def test_thresholds_of_sentences_go_by_what_the_numbers_go_by():
+    """The mean cosine over every kind of features, whatever the metric of images."""
+    rng = np.random.default_rng(2)
+    records = [Record(f"{n:02d}", n % 5, split="test", captions=("one", "two")) for n in range(30)]
+    images, captions = ([rng.standard_normal((n, 4)).astype(np.float32) for _ in range(2)] for n in (30, 60))
+    features = FeatureSet(Dataset("TEST", "", tuple(records)), records, tuple(images), tuple(captions))
+    distances = FeatureDistances(list(zip(captions, images, strict=True)))
+    comparison, metas = Comparison("euclidean"), (caption_meta(records), Meta.of(records))
+    assert comparison.thresholds(features, TEXT) == calibrate_distances(distances, *metas, TEXT)
+    assert comparison.compute(features, [TEXT])[0].values == evaluate_distances(distances, *metas, TEXT).values
 
 
 def test_sentences_are_not_compared_like_images(features):
@@ -81,3 +97,5 @@ def test_sentences_are_not_compared_like_images(features):
         Comparison(rerank=AGAIN).check(TEXT)
     with pytest.raises(InputError, match=r"which TEST\.AQE cannot compare"):
         Comparison(expansion=MEAN, keys=("TEST.RERANK", "TEST.AQE")).compute(features, [TEXT])
+    with pytest.raises(InputError, match="which rerank cannot compare"):
+        Comparison(rerank=AGAIN).thresholds(features, TEXT)

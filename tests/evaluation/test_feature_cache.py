@@ -1,5 +1,6 @@
 """The cache of features."""
 
+import json
 import os
 
 import numpy as np
@@ -74,19 +75,31 @@ def test_without_a_file_nothing_is_written(tmp_path, files):
     assert sorted(os.listdir(tmp_path)) == ["a.jpg", "b.jpg", "c.jpg"]
 
 
-@pytest.mark.parametrize("content", ["text", "npy", "npz", "cut"])
-def test_a_file_that_is_no_cache_is_refused(tmp_path, files, content):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("text", "not a cache: "),
+        ("npy", "not a cache: "),
+        ("npz", r"it has no 'about'\)"),
+        ("cut", "not a cache: "),
+        ("other", r"its kind is another\)"),
+    ],
+)
+def test_a_file_that_is_no_cache_is_refused_with_the_reason(tmp_path, files, content, reason):
     path = tmp_path / "c.npz"
     if content == "text":
         path.write_text("mine")
     elif content == "cut":
         filled(path, files)
         path.write_bytes(path.read_bytes()[:-30])
+    elif content == "other":
+        about = np.frombuffer(json.dumps({"kind": "another"}).encode(), dtype=np.uint8)
+        np.savez(path, about=about, features=np.eye(2), views=np.zeros(2))
     else:
         with path.open("wb") as file:
             np.save(file, np.eye(2)) if content == "npy" else np.savez(file, features=np.eye(2))
     before = path.read_bytes()
-    with pytest.raises(InputError, match=r"c\.npz is no cache of gallery features"):
+    with pytest.raises(InputError, match=rf"c\.npz is no cache of gallery features \({reason}.*: choose another"):
         FeatureCache(path, "m")
     assert path.read_bytes() == before
 

@@ -39,6 +39,11 @@ def test_a_column_of_words_called_time_is_a_tag(folder):
     assert (entry.time, entry.tags) == (None, {"time": "night"})
 
 
+def test_a_column_without_a_name_is_left_out(folder):
+    (entry,) = table(folder, ",path,zone,\n7,crops/a.jpg,north,8\n")
+    assert entry == Entry(str(folder / "crops/a.jpg"), tags={"zone": "north"})
+
+
 def test_the_last_row_of_a_path_counts(folder):
     (entry,) = table(folder, "path,camera\ncrops/a.jpg,1\ncrops/a.jpg,2\n")
     assert entry.camera == 2

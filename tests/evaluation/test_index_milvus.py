@@ -75,6 +75,16 @@ def test_many_paths_are_removed_in_parts(tmp_path, monkeypatch):
         assert index.info().images == 10
 
 
+def test_more_results_than_milvus_gives_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(milvus_engine, "MOST", 5)
+    build_index(tmp_path / "g.db", [Chunk([Entry(f"{n}") for n in range(8)], np.eye(8))])
+    with open_index(tmp_path / "g.db") as index:
+        assert [len(hits) for hits in index.search(np.eye(8)[:1], 4)] == [4]
+        with pytest.raises(InputError, match="k=5: Milvus gives 4 results of a query at most: ask for fewer"):
+            index.search(np.eye(8)[:1], 5)
+        index.check()
+
+
 def test_another_process_has_to_wait(tmp_path):
     build_index(tmp_path / "g.db", [Chunk([Entry("a")], np.eye(1))])
     hold = "from milvus_lite import MilvusLite; base = MilvusLite(sys.argv[1]); print(1, flush=True); sys.stdin.read()"

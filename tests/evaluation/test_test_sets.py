@@ -70,6 +70,21 @@ def test_the_first_protocol_of_images_selects_the_best_model():
     assert not made(IMAGES).has_text
 
 
+class Numbers(dict):
+    """Some of an evaluation's numbers."""
+
+    def __init__(self, protocol: str, **numbers: float):
+        super().__init__({name.replace("_", "-"): value for name, value in numbers.items()})
+        self.protocol = protocol
+
+
+def test_what_selects_is_the_mean_of_map_and_rank_1():
+    metrics = [Numbers("MINE/T2I", mAP=1.0, Rank_1=2.0), Numbers("MINE/ALL", mAP=30.0, Rank_1=50.0)]
+    assert made(IMAGES, TEXT).selecting(metrics) == 40
+    assert made(TEXT).selecting([*metrics, Numbers("None", mAP=1.0, Rank_1=2.0)]) is None
+    assert made(IMAGES).selecting(metrics[:1]) is None
+
+
 def test_the_validation_split_selects_the_best_model_of_a_text_set(caplog):
     caplog.set_level(logging.INFO)
     found = with_validation(made(TEXT))
@@ -99,9 +114,14 @@ def test_protocols_are_chosen_by_name_or_all(cargo):
         choose(cargo, ["A2X"])
 
 
-def test_a_dataset_of_a_host_has_the_rule_of_market():
+def test_a_dataset_of_a_host_has_the_rule_of_market(caplog):
     (protocol,) = choose(Dataset("Market1501", "", RECORDS), ["anything"]).values()
     assert (protocol.name, protocol.hide) == ("ALL", ("same_camera_same_id",))
+    assert "Market1501 has the protocol ALL alone; asked for: anything" in caplog.text
+    caplog.clear()
+    for names in ((), ("ALL",)):
+        assert list(choose(Dataset("Market1501", "", RECORDS), names)) == ["ALL"]
+    assert not caplog.text
 
 
 def test_protocols_that_cannot_be_computed_are_refused(cargo):

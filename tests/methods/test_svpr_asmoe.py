@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draw
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 
@@ -10,10 +11,6 @@ from agreid_plugin.methods.svpr.asmoe import ASMoE, AttributeExperts, AttributeH
 from agreid_plugin.nn.bnneck import BNNeck
 
 SIZES = (2, 3, 4, 2, 3)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def wide(module: nn.Module) -> nn.Module:

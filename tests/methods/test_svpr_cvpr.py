@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draw
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 
@@ -18,10 +19,6 @@ from agreid_plugin.methods.svpr.cvpr import (
 )
 
 KINDS = [MomentumRefinement, GatedRefinement]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def small(kind: type[Refinement], patches: int = 8, **arguments) -> Refinement:

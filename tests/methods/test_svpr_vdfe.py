@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draw
 from small_svpr import TEXT_WIDTH, WIDTH, batch, small_clip, small_svpr
 from torch import Tensor, nn
 from torch.autograd import gradcheck
@@ -10,10 +11,6 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet
 from agreid_plugin.methods.svpr.text import ViewText
 from agreid_plugin.methods.svpr.vdfe import ViewDecoupling, ViewToken
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def wide(module: nn.Module) -> nn.Module:

@@ -119,7 +119,7 @@ def test_one_pass_over_a_sentence_gives_what_the_tower_does(clip):
     tokens, tower = sentences(10, 3, 1), clip.text
     found = read_texts(tower, tokens)
     torch.testing.assert_close(found.tokens, tower(tokens))
-    torch.testing.assert_close(found.attention, tower.eos_attention(tokens))
+    torch.testing.assert_close(found.attention, tower.with_attention(tokens)[1])
     assert read_texts(tower, tokens, attention=False).attention is None
     with pytest.raises(InputError, match=r"tokens=\(1, 13\) should be \(sentences, 1 \.\. 12\)"):
         read_texts(tower, torch.ones(1, 13, dtype=torch.long))

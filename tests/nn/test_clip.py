@@ -105,13 +105,12 @@ def test_before_does_not_depend_on_extra_tokens():
     torch.testing.assert_close(tower(images).before, tower.run(tower.start(images), last=2))
 
 
-@pytest.mark.parametrize("block", [0, 1, -1])
-def test_attention_of_cls_is_the_blocks_own(block):
+def test_attention_of_cls_is_the_last_blocks_own():
     tower = clip_of().image
     tokens = torch.randn(2, 11, 16, requires_grad=True)  # any number of them
     earlier = copy.deepcopy(tower.state_dict())
-    row = tower.cls_attention(tokens, block)
-    torch.testing.assert_close(row, full_attention(tower.blocks[block], tokens)[:, :, 0].mean(dim=1))
+    row = tower.cls_attention(tokens)
+    torch.testing.assert_close(row, full_attention(tower.blocks[-1], tokens)[:, :, 0].mean(dim=1))
     torch.testing.assert_close(row.sum(dim=1), torch.ones(2))
     assert all(torch.equal(value, earlier[name]) for name, value in tower.state_dict().items())
     row[:, 1].sum().backward()
@@ -161,21 +160,20 @@ def test_embeddings_in_the_place_of_tokens():
     assert (learned.grad.abs().sum(dim=1) > 0).all()
 
 
-@pytest.mark.parametrize("block", [0, 1, -1, -2])
-def test_attention_of_the_end_is_the_blocks_own(block):
-    tower = clip_of().text
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_attention_of_the_end_is_the_last_blocks_own(layers):
+    tower = clip_of(text_layers=layers).text
     tokens = tower.tokenize([PROMPT, "ground", "a person " * 20])
-    embeddings = torch.randn(3, 20, 12)
-    hidden = embeddings + tower.text.positional_embedding
-    for earlier in tower.blocks[: block % 2]:
+    hidden = tower.embed(tokens) + tower.text.positional_embedding
+    for earlier in tower.blocks[:-1]:
         hidden = earlier(hidden, attn_mask=tower.text.attn_mask)
-    weights = full_attention(tower.blocks[block], hidden, tower.text.attn_mask).mean(dim=1)
-    row = tower.eos_attention(tokens, embeddings, block)
+    weights = full_attention(tower.blocks[-1], hidden, tower.text.attn_mask).mean(dim=1)
+    outputs, row = tower.with_attention(tokens)
     torch.testing.assert_close(row, weights[range(3), [14, 2, 19]])
-    torch.testing.assert_close(
-        tower.eos_attention(tokens, tower.embed(tokens), block), tower.eos_attention(tokens, block=block)
-    )
+    torch.testing.assert_close(outputs, tower(tokens))
     assert row[1, 3:].abs().sum() == 0
+    assert outputs.requires_grad
+    assert not row.requires_grad
 
 
 def test_tokens_are_those_of_clip(monkeypatch):
@@ -276,13 +274,11 @@ def test_inputs_that_do_not_fit_are_refused():
     assert_refused(lambda: image(images, torch.randn(2, 16)), "extra=(2, 16) should be (2, tokens, 16)")
     assert_refused(lambda: image(images, torch.randn(1, 2, 16)), "extra=(1, 2, 16) should be (2, tokens, 16)")
     assert_refused(lambda: image(images, at=3), "at=3 should be a block, 0 .. 2")
-    assert_refused(lambda: image.cls_attention(torch.randn(1, 5, 16), 3), "block=3 should be one of 0 .. 2")
     assert_refused(lambda: text(torch.zeros(1, 21, dtype=torch.long)), "tokens=(1, 21)", "1 .. 20")
     assert_refused(
         lambda: text(text.tokenize("X"), torch.zeros(1, 19, 12)), "embeddings=(1, 19, 12) should be (1, 20, 12)"
     )
     assert_refused(lambda: text.ends(torch.tensor([[49406, EOT], [49406, 343]])), "49407", "every sentence")
-    assert_refused(lambda: text.eos_attention(text.tokenize("X"), block=-3), "block=-3")
 
 
 def test_without_open_clip(monkeypatch):

@@ -20,7 +20,7 @@ from agreid_plugin.data.augment.base import (
     patch_grid,
     require_side,
 )
-from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.errors import InputError, require_known, require_within
 
 FILLS = ("zero", "self")
 
@@ -68,7 +68,7 @@ class PLRM(Augmentation):
         self.c_weight = require_within("c_weight", c_weight, 0, math.inf)
         self.theta_max = require_within("theta_max", theta_max, 0, 180)
         self.alpha = require_within("alpha", alpha, 0, 1)
-        self.fill = _require_fill(fill)
+        self.fill = require_known("fill", fill, FILLS)
         self.literal = literal
 
     def augment(self, images: Tensor, generator: Generator | None) -> Tensor:
@@ -161,7 +161,7 @@ def rotate(images: Tensor, angles: Tensor, fill: str = "zero") -> Tensor:
 
     Where a pixel comes only partly from inside the image, `fill` makes up the rest.
     """
-    _require_fill(fill)
+    require_known("fill", fill, FILLS)
     grid = rotation_grid(angles.to(images.dtype), *images.shape[-2:])
     rotated = F.grid_sample(images, grid, align_corners=False)
     if fill == "zero":
@@ -183,12 +183,6 @@ def rotation_grid(angles: Tensor, height: int, width: int) -> Tensor:
     radians = torch.deg2rad(angles)[:, None]  # (S, 1)
     grid = torch.addcmul(radians.cos() * upright.flatten(), radians.sin(), quarter.flatten())  # (S, h * w * 2)
     return grid.view(-1, height, width, 2)
-
-
-def _require_fill(fill: str) -> str:
-    if fill not in FILLS:
-        raise InputError(f"fill={fill!r} should be one of: {', '.join(FILLS)}")
-    return fill
 
 
 def _require_grid(images: Tensor, n: int, **given: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from agreid_plugin.data.augment.base import Augmentation, as_floating, cast, happens
 from agreid_plugin.data.augment.plrm import rotation_grid
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 
 BRIGHTEST = 255.0
 JITTER = 0.1  # of brightness, contrast and saturation, to either side
@@ -51,8 +51,7 @@ class AugmentationPool(Augmentation):
         self.number, self.ratio = number, (ratio[0], ratio[1])
         self.names = tuple(OPERATIONS if operations is None else operations)
         for name in self.names:
-            if name not in OPERATIONS:
-                raise unknown("operation of the pool", name, OPERATIONS)
+            require_known("operation of the pool", name, OPERATIONS)
         if not self.names:
             raise InputError(f"operations=[] should be one or more of {', '.join(OPERATIONS)}")
 
@@ -69,7 +68,7 @@ class AugmentationPool(Augmentation):
 
     def extra_repr(self) -> str:
         """Name the hyper-parameters when printed."""
-        return f"number={self.number}, operations={', '.join(self.names)}"
+        return f"number={self.number}, operations={', '.join(self.names)}, ratio={self.ratio}"
 
 
 def jitter(image: Tensor, generator: Generator | None) -> Tensor:

@@ -1,7 +1,7 @@
 """DTG, the caption generator of TAG-CLIP: images in, TAG-PEDES's annotation file out."""
 
 from agreid_plugin.data.captioning.answers import Rules, clean, judge
-from agreid_plugin.data.captioning.backends import BACKENDS, AttributeBackend, ModelBackend
+from agreid_plugin.data.captioning.backends import AttributeBackend, ModelBackend
 from agreid_plugin.data.captioning.composer import compose
 from agreid_plugin.data.captioning.contradictions import contradictions
 from agreid_plugin.data.captioning.crew import Interrupted
@@ -19,7 +19,6 @@ from agreid_plugin.data.captioning.subjects import (
 )
 
 __all__ = [
-    "BACKENDS",
     "STRATEGIES",
     "AttributeBackend",
     "Endpoint",

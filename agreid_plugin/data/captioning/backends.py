@@ -12,7 +12,6 @@ from agreid_plugin.data.captioning.subjects import Subject
 from agreid_plugin.data.captioning.templates import stream
 from agreid_plugin.errors import InputError, first_line
 
-BACKENDS = ("endpoint", "attributes")
 WORDINGS = 40  # tried before a second caption may say the same as the first
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from agreid_plugin.data.datasets.files import are_texts, parse_json, shown
-from agreid_plugin.data.whole_files import told_unwritten, whole_file
+from agreid_plugin.data.whole_files import told_undone, told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 
 
@@ -110,10 +110,8 @@ class Journal:
     def _content(self) -> bytes:
         if not self.path.is_file():
             raise InputError(f"{self.path}: not a file; move it away to start again")
-        try:
+        with told_undone(self.path, "read"):
             return self.path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be read: {error.strerror}") from None
 
     def _settings_in(self, line: bytes) -> dict[str, Any]:
         entry = self._entry(1, line)

@@ -10,7 +10,7 @@ from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.captioning.looks import NOT_OF_THE_PERSON, part_of, value_words, words
 from agreid_plugin.data.captioning.templates import pick_template, stream
 from agreid_plugin.data.datasets.tree import plain
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 
 PROMPT = (
     "Don't mention the background of the people in the image. Please provide a detailed description of this person's "
@@ -73,8 +73,7 @@ def asks(name: str, attributes: Mapping[str, str], strategy: str = "paper", seed
         strategy: one of `STRATEGIES`.
         seed: another one, other templates.
     """
-    if strategy not in STRATEGIES:
-        raise unknown("strategy", strategy, STRATEGIES)
+    require_known("strategy", strategy, STRATEGIES)
     told = label(attributes)
     if strategy == "attribute" and not told:
         raise InputError(f"{name}: strategy 'attribute' needs attributes; give --attributes or use strategy 'paper'")

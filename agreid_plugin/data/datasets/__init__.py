@@ -23,7 +23,7 @@ from agreid_plugin.data.datasets import (
 )
 from agreid_plugin.data.datasets.files import MOST_LABEL, shown
 from agreid_plugin.data.datasets.tree import Sides, Tree, plain
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import Record
 
 __all__ = ["DATASETS", "Dataset", "Sides", "Source", "dataset_name", "load"]
@@ -140,8 +140,7 @@ class Dataset:
     def split(self, *names: str) -> list[Record]:
         """Return the records of these splits, in order."""
         for name in names:
-            if name not in own.SPLITS:
-                raise unknown("split", name, own.SPLITS)
+            require_known("split", name, own.SPLITS)
         return [record for record in self.records if record.split in names]
 
     @property
@@ -197,8 +196,7 @@ def load(name: str, root: str | Path, *, skip_bad_names: bool = False, **options
     source = DATASETS[name]
     known = list(inspect.signature(source.parse).parameters)[1:]
     for option in options:
-        if option not in known:
-            raise unknown(f"{name}: option", option, known)
+        require_known(f"{name}: option", option, known)
     try:
         tree = Tree(name, root, source.folders, skip_bad_names)
         if tree.file and source.parse is not csv_table.parse:

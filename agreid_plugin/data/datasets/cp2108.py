@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.datasets.files import read_json, shown
 from agreid_plugin.data.datasets.tree import Grammar, Tree, camera_fields
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import Record, View
 
 FIRST_AERIAL_CAMERA = 23
@@ -45,8 +45,7 @@ def parse(tree: Tree, version: int = 100, attribute_level: str = "identity") -> 
         attribute_level: whose attributes an image has: those of its `identity`, seen from the ground by day, as in
             SVPR-ReID; or, with `image`, those of its own view and time, and the identity's where the file lacks them.
     """
-    if attribute_level not in LEVELS:
-        raise unknown(f"{tree.name}: attribute_level", attribute_level, LEVELS)
+    require_known(f"{tree.name}: attribute_level", attribute_level, LEVELS)
     lists = tree.need(f"split_v{version}")
     images = tree.need(f"images_v{version}" if version >= 100 else "images")
     records = []

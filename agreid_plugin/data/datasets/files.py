@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from agreid_plugin.data.whole_files import told_undone
 from agreid_plugin.errors import InputError, did_you_mean
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")
@@ -76,11 +77,8 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror}") from None
+    with told_undone(folder, "read"), os.scandir(folder) as entries:
+        return list(entries)
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
@@ -108,11 +106,10 @@ def read_text(path: Path) -> str:
     if not path.is_file():
         raise InputError(f"{path}: not a file")
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with told_undone(path, "read"):
+            return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def read_lines(path: Path) -> list[str]:
@@ -173,7 +170,10 @@ def read_entries(path: Path, keys: Collection[str | tuple[str, ...]]) -> list[di
 
 
 def read_csv(path: Path, columns: Collection[str], delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (line number, column -> text) for each row of a CSV file that has at least these `columns`."""
+    """Yield (line number, column -> text) for each row of a CSV file that has at least these `columns`.
+
+    Columns without a name, as that of the rows' numbers which pandas writes, are left out.
+    """
     if len(delimiter) != 1 or delimiter in '\r\n"':
         raise InputError(f"delimiter {delimiter!r} should be one character that can separate columns, such as ,")
     reader = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter, strict=True)
@@ -189,7 +189,7 @@ def read_csv(path: Path, columns: Collection[str], delimiter: str = ",") -> Iter
             if row and len(row) != len(header):
                 raise InputError(f"{path}: line {reader.line_num} has {len(row)} values for {len(header)} columns")
             if row:
-                yield reader.line_num, dict(zip(header, (value.strip() for value in row), strict=True))
+                yield reader.line_num, {name: text.strip() for name, text in zip(header, row, strict=True) if name}
     except csv.Error as error:
         raise InputError(f"{path}: not CSV: {error} at line {reader.line_num}") from error
 

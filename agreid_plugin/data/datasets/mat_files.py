@@ -8,6 +8,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from agreid_plugin.data.whole_files import told_undone
 from agreid_plugin.errors import InputError
 
 MOST_BYTES = 2**28  # of a part that was compressed
@@ -68,8 +69,9 @@ class _Parts:
 
 def refuse_damaged(path: Path) -> None:
     """Refuse a .mat file whose parts are not what MATLAB's version 5 (and 7, which compresses) makes them."""
-    try:
+    with told_undone(path, "read"):
         content = path.read_bytes()
+    try:
         order = {b"IM": "<", b"MI": ">"}.get(content[126:128])
         if order is None or len(content) <= 128 or not any(content[:4]):
             raise _Damaged("save it in MATLAB with '-v7'")
@@ -79,8 +81,6 @@ def refuse_damaged(path: Path) -> None:
             _check(*(_unpacked(inside, order) if kind == COMPRESSED else (kind, inside)), order, 0)
     except _Damaged as error:
         raise InputError(f"{path}: not a readable .mat file: {error}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _unpacked(content: bytes, order: str) -> tuple[int, bytes]:

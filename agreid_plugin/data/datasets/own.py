@@ -54,7 +54,7 @@ def build(rows: Iterable[Row], aerial_cameras: Collection[int | str] = ()) -> li
     Args:
         rows: one an image. Identities and cameras that are not all numbers are numbered in sorted order, and
             identities' names are kept in the tag `identity`.
-        aerial_cameras: the cameras in the air, when no row says a view.
+        aerial_cameras: the cameras in the air, for rows that say no view.
     """
     rows = list(rows)
     for row in rows:

@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from agreid_plugin.errors import require_known, unknown
 from agreid_plugin.types import UNKNOWN, Record, view_label
 
 
@@ -69,7 +70,7 @@ def mask(rules: Iterable[str], query: Meta, gallery: Meta) -> np.ndarray:
     """Return (Q, G), True where one of the rules hides the gallery image from the query."""
     hidden = np.zeros((len(query), len(gallery)), dtype=bool)
     for rule in rules:
-        hidden |= RULES[rule](query, gallery)
+        hidden |= RULES[require_known("hiding rule", rule, RULES)](query, gallery)
     return hidden
 
 
@@ -82,4 +83,6 @@ def hides(rule: str, query: Record, gallery: Record) -> bool:
         return same_id and query.view is not None and query.view == gallery.view
     if rule == "same_view":
         return query.view is not None and query.view == gallery.view
-    return query.tags.get("time", "") == gallery.tags.get("time", "") != ""
+    if rule == "same_time":
+        return query.tags.get("time", "") == gallery.tags.get("time", "") != ""
+    raise unknown("hiding rule", rule, RULES)

@@ -26,7 +26,7 @@ from agreid_plugin.data.synth.render import Picture, Shot, draw_shot, render
 from agreid_plugin.data.synth.sensor import encode
 from agreid_plugin.data.synth.streams import CAPTION, SHOT, stream
 from agreid_plugin.data.synth.writers import LAYOUT, Layout, Taken
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 
 LAYOUTS: tuple[str, ...] = tuple(LAYOUT)
 """The datasets whose arrangement of files AG-Synth can take."""
@@ -65,9 +65,7 @@ def make_agsynth(
     Returns:
         The dataset's folder.
     """
-    if layout not in LAYOUT:
-        raise unknown("layout", layout, LAYOUT)
-    chosen = LAYOUT[layout]
+    chosen = LAYOUT[require_known("layout", layout, LAYOUT)]
     _check(chosen, layout, ids, images_per_id, size, seed, workers)
     target = Path(root).expanduser() / chosen.folder
     _check_target(target, overwrite)

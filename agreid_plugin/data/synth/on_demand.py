@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from agreid_plugin.data.datasets import DATASETS
+from agreid_plugin.data.datasets.files import read_json
 from agreid_plugin.data.synth.make import LAYOUTS, MARKER, folder_of, make_agsynth
 from agreid_plugin.errors import InputError
 
@@ -60,7 +60,7 @@ def _layout_of(dataset: str, key: str) -> str:
 def _check_same(folder: Path, options: dict[str, Any], ids_key: str, root_key: str) -> None:
     """Refuse a folder with other pictures than the recipe's: its numbers would be those of another dataset."""
     marker = folder / MARKER
-    made = json.loads(marker.read_text(encoding="utf-8")) if marker.is_file() else None
+    made = read_json(marker, dict) if marker.is_file() else None
     if made == options:
         return
     found = "a dataset that is not AG-Synth" if made is None else _difference(made, options)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.evaluation.index.entries import Chunk, MadeChunk, Match, unit_vectors
 from agreid_plugin.evaluation.index.where import ANY, Where
 from agreid_plugin.evaluation.inputs import FeatureArray, check_lengths
@@ -164,8 +164,8 @@ class GalleryIndex(ABC):
 
 def check_kind(kind: str | None) -> None:
     """Refuse a kind that no engine has; None is one that is chosen by size."""
-    if kind is not None and kind not in KINDS:
-        raise unknown("index kind", kind, KINDS)
+    if kind is not None:
+        require_known("index kind", kind, KINDS)
 
 
 def answers(

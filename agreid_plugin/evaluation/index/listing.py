@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.files import existing, list_images, read_csv, refuse_leaving, shown
 from agreid_plugin.data.datasets.own import platform_in, view_named
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, said_of
 from agreid_plugin.evaluation.index.entries import Entry
 from agreid_plugin.evaluation.index.where import parse_time
 from agreid_plugin.types import UNKNOWN, Record
@@ -81,9 +80,9 @@ def _of_row(where: str, folder: Path, values: dict[str, str], timed: bool) -> En
     path, view = told["path"], told["view"]
     if not os.path.isabs(path):
         refuse_leaving(where, [path], "write such a path in full")
-    others = {name: text for name, text in values.items() if text and name and not name.startswith(CAPTION)}
+    others = {name: text for name, text in values.items() if text and not name.startswith(CAPTION)}
     own = COLUMNS if timed else COLUMNS[:-1]
-    with _said_of(where):
+    with said_of(where):
         return Entry(
             path=str(folder / path),
             view=view_named(view) if view else None,
@@ -101,12 +100,3 @@ def _number(text: str, column: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise InputError(f"{column} {shown(text)!r} is no number: keep names in a column of their own, as a tag")
     return int(text)
-
-
-@contextmanager
-def _said_of(where: str) -> Iterator[None]:
-    """Put before a complaint what it is about."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None

@@ -30,6 +30,7 @@ from agreid_plugin.evaluation.index.lookup import HELD_OUT
 from agreid_plugin.evaluation.index.milvus_client import Milvus, is_lite
 from agreid_plugin.evaluation.index.milvus_rows import from_row, parts, to_row
 from agreid_plugin.evaluation.index.where import ANY, Where
+from agreid_plugin.evaluation.inputs import FeatureArray
 
 TYPES = {"flat": "FLAT", "ivf": "IVF_FLAT", "hnsw": "HNSW", "pq": "IVF_PQ"}
 MOST = 16_384  # results that Milvus gives for a query
@@ -94,6 +95,12 @@ class MilvusIndex(GalleryIndex):
             self._restructure()
         return taken
 
+    def search(self, vectors: FeatureArray, k: int = 10, where: Where = ANY) -> list[list[Match]]:
+        """Return the images most like each query; see `GalleryIndex.search`, which looks at one more than k."""
+        if k >= MOST:
+            raise InputError(f"k={k}: Milvus gives {MOST - 1} results of a query at most: ask for fewer")
+        return super().search(vectors, k, where)
+
     def info(self) -> Info:
         """Tell what the index is."""
         about, milvus = self._about, self._milvus
@@ -112,7 +119,7 @@ class MilvusIndex(GalleryIndex):
         )
 
     def check(self) -> None:
-        """Ask for every image once; checksums are Milvus' own business."""
+        """Ask for images once, as many as Milvus gives for a query; checksums are Milvus' own business."""
         queries = np.zeros((1, self.width), dtype=np.float32)
         queries[0, 0] = 1
         self._nearest(queries, min(MOST, max(1, self.info().images)), ANY)
@@ -135,8 +142,6 @@ class MilvusIndex(GalleryIndex):
         ]
 
     def _hits(self, queries: np.ndarray, k: int, where: str, fields: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-        if k > MOST:
-            raise InputError(f"k={k}: Milvus gives {MOST - 1} results of a query at most")
         params = self._looking(k, where)
         for start in range(0, len(queries), QUERIES):
             with self._milvus.told():

@@ -99,7 +99,7 @@ def _draw_choice(axes: Axes, looked: Looked, branch: int, query: int | None) -> 
 
 
 @styled
-def draw_attention(looked: Sequence[Looked], title: str, about: str = "") -> Figure:
+def draw_attention(looked: Sequence[Looked], title: str) -> Figure:
     """Draw images with what CLS attends to below each, on one scale: 1 is as much as the mean patch has."""
     across = min(ACROSS, len(looked))
     bands = -(-len(looked) // across)
@@ -116,7 +116,7 @@ def draw_attention(looked: Sequence[Looked], title: str, about: str = "") -> Fig
         above.imshow(enlarged(each.pixels))
         above.set_title(seen_from(each.record), fontsize=7)
         mapped = _heat(below, each.pixels, heat, most)
-    head(drawing, title, about)
+    head(drawing, title)
     wide, high = drawing.get_size_inches()
     # As high as the images, however few they are, which stay where they are.
     bar = {"fraction": BAR / wide, "aspect": high / BAR, "pad": 0.01, "panchor": False}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from agreid_plugin.errors import require_known
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reading:
     """Where the paper and the released code part; where the paper is silent, both do as the released code.
 

@@ -16,7 +16,7 @@ from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet
 from agreid_plugin.methods.svpr.text import ViewText
 from agreid_plugin.nn.attention import draw_linear
 
-HEADS = 4
+DECOUPLING_HEADS = 4
 
 
 class ViewToken(nn.Module):
@@ -62,7 +62,7 @@ class ViewDecoupling(nn.Module):
         scaled: bool = False,
         entering_key: bool = True,
         view_mlp: bool = False,
-        heads: int = HEADS,
+        heads: int = DECOUPLING_HEADS,
     ):
         super().__init__()
         if width % heads:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from agreid_plugin.errors import require_known
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reading:
     """Where the paper and the released code part. `projects/ViSA/README.md` has the table."""
 
@@ -22,8 +22,26 @@ class Reading:
 
 
 READINGS = {
-    "paper": Reading(True, True, True, True, True, balance_weight=1e-3, neck_sees_cls=False, over_nonzero=False),
-    "released": Reading(False, False, False, False, False, balance_weight=1e-4, neck_sees_cls=True, over_nonzero=True),
+    "paper": Reading(
+        tokens_per_block=True,
+        own_patches=True,
+        own_graph=True,
+        graph_gradient=True,
+        fuse_cls=True,
+        balance_weight=1e-3,
+        neck_sees_cls=False,
+        over_nonzero=False,
+    ),
+    "released": Reading(
+        tokens_per_block=False,
+        own_patches=False,
+        own_graph=False,
+        graph_gradient=False,
+        fuse_cls=False,
+        balance_weight=1e-4,
+        neck_sees_cls=True,
+        over_nonzero=True,
+    ),
 }
 
 
