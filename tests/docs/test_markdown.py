@@ -17,6 +17,7 @@ LISTED = subprocess.run(
 )
 PAGES = LISTED.stdout.split()
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
+ADDRESS = re.compile(r"https?://[\w-]+(\.[\w-]+)+(:\d+)?([/?#][^\s<>\"`{}|\\^\[\]]*)?")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 SHELL = ("", "sh")
@@ -80,6 +81,24 @@ def test_links_lead_somewhere(page):
         there = (path.parent / name).resolve() if name else path
         assert there.exists(), f"{page} links to {target}, which does not exist"
         assert not anchor or anchor in anchors(there), f"{page} links to {target}, but there is no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_have_a_text(page):
+    """Sphinx puts in the title of the page that is linked to; GitHub shows nothing."""
+    text = CODE.sub("code", (ROOT / page).read_text(encoding="utf-8"))
+    assert "[](" not in text.replace("![](", ""), f"{page} has a link without a text"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_addresses_are_well_formed(page):
+    for target in re.findall(r"\]\((https?:[^)]*)\)", CODE.sub("code", (ROOT / page).read_text(encoding="utf-8"))):
+        assert ADDRESS.fullmatch(target), f"{page} links to {target!r}, which is no address"
+
+
+@pytest.mark.parametrize("address", ["https://", "https:/github.com/a", "https://github", "https://git hub.com/a"])
+def test_what_is_no_address_is_found(address):
+    assert not ADDRESS.fullmatch(address)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pages import ROOT, Block, blocks, run, write_files
 from PIL import Image
+from processes import MOST_SECONDS, free_port
 from test_markdown import SHELL, with_variables
 
 from agreid_plugin.data.synth import make_agsynth
@@ -53,7 +54,7 @@ CHANGES = {
     "projects/TAG-CLIP/agsynth.yml": "agsynth",
     "projects/ViSA/cargo.yml": "cargo",
     "projects/ViSA/agsynth.py": "mmengine",
-    "resnet50_vial.yml": "agsynth",
+    "resnet50_plrm_vial.yml": "agsynth",
     "my.yml": "agsynth",
 }
 """What a configuration that the README trains is changed by; others it names are those of the runs."""
@@ -153,7 +154,7 @@ def by_srun(arguments: list[str], folder: Path, environment: dict[str, str]) -> 
     """Run the command in processes that are told what srun tells its tasks."""
     line = [sys.executable, "-m", "agreid_plugin", *arguments]
     job = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "4711", "SLURM_NTASKS": PROCESSES, "SLURM_NODEID": "0"}
-    job |= {"SLURM_NODELIST": "localhost", "SLURM_TASKS_PER_NODE": PROCESSES}
+    job |= {"SLURM_NODELIST": "localhost", "SLURM_TASKS_PER_NODE": PROCESSES, "MASTER_PORT": str(free_port())}
     started = [
         subprocess.Popen(
             line,
@@ -165,7 +166,11 @@ def by_srun(arguments: list[str], folder: Path, environment: dict[str, str]) -> 
         )
         for rank in range(int(PROCESSES))
     ]
-    return [subprocess.CompletedProcess(line, each.wait(), stderr=each.stderr.read()) for each in started]
+    ended = []
+    for each in started:
+        _, told = each.communicate(timeout=MOST_SECONDS)
+        ended.append(subprocess.CompletedProcess(line, each.returncode, stderr=told))
+    return ended
 
 
 def python_blocks() -> list[Block]:
