@@ -49,6 +49,14 @@ class Calibration:
             raise unknown(f"{direction}: false positive rate", f"{fpr:g}", points)
         return points[f"{fpr:g}"]
 
+    def true_positive_rates(self) -> dict[str, float]:
+        """Return the true positive rate of every operating point, `aerial->ground TPR@FPR=0.001` -> percent."""
+        return {
+            f"{name} TPR@FPR={point.fpr:g}": 100 * point.tpr
+            for name, direction in self.directions.items()
+            for point in direction.points
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and dicts."""
         return asdict(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from agreid_plugin.data.datasets import DATASETS, Dataset, Sides
 from agreid_plugin.data.protocols import Protocol, protocol, select, unmatched, usable
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet
+from agreid_plugin.evaluation.metrics import Metrics
 from agreid_plugin.evaluation.one_pass import records_to_extract
 from agreid_plugin.types import Record
 
@@ -47,6 +48,12 @@ class TestSet:
         """The protocol that selects the best model: never a text set's test split."""
         first = next(iter(self.protocols.values()))
         return self.protocols.get(VALIDATION, None if first.kind == "text" else first)
+
+    def selecting(self, metrics: Iterable[Metrics]) -> float | None:
+        """Return what selects the best model, the mean of mAP and Rank-1 of `selects_by`; None if nothing may."""
+        name = str(self.selects_by) if self.selects_by else None
+        chosen = next((entry for entry in metrics if entry.protocol == name), None)
+        return None if chosen is None else (chosen["mAP"] + chosen["Rank-1"]) / 2
 
     def feature_set(
         self, by_key: Mapping[str | int, np.ndarray], views: str = "", unreadable: Collection[str] = ()
@@ -96,8 +103,13 @@ def _without(dataset: Dataset, unreadable: Collection[str]) -> Dataset:
 
 
 def choose(dataset: Dataset, names: Sequence[str] = ()) -> dict[str, Protocol]:
-    """Return the protocols of these names, or all that the dataset allows."""
-    if dataset.name not in DATASETS:  # one of a host's own
+    """Return the protocols of these names, or all that the dataset allows.
+
+    A host's own dataset has `ALL` alone, whatever is asked for: that is told.
+    """
+    if dataset.name not in DATASETS:
+        if set(names) - {"ALL"}:
+            _logger.warning("%s has the protocol ALL alone; asked for: %s", dataset.name, ", ".join(names))
         rule = Protocol(dataset.name, "ALL", hide=MARKET_RULE, source="fast-reid's rule, that of Market-1501")
         return {"ALL": rule}
     if names:

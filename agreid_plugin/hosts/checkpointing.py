@@ -22,7 +22,7 @@ from agreid_plugin.hosts.run_checks import MARKER
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-_logger = logging.getLogger("fastreid.checkpoint")
+_logger = logging.getLogger(__name__)
 
 
 def write_checkpoint(path: Path, content: dict[str, Any], mark: bool = True) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,10 @@ from agreid_plugin import __version__
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts import host_of
 from agreid_plugin.hosts.weight_files import sha256
-from agreid_plugin.hosts.weights import CLASSIFIERS
+from agreid_plugin.hosts.weights import CLASSIFIERS, PREDICTOR, require_predictor
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import UNKNOWN, Batch, ReIDMethod, known_or
 
-PREDICTOR = "view_predictor."
 LABELS = ("views", "platforms")
 
 
@@ -66,11 +65,7 @@ class Encoder(ABC):
         untold = [name for name in left_out if PREDICTOR in name]
         self._check_complete([name for name in left_out if name not in untold and not name.endswith(CLASSIFIERS)])
         self.tells_views = method is not None and method.tells_views and not untold
-        if untold and method is not None and method.view_source == "predicted":
-            raise InputError(
-                f"{settings.view_key} is predicted, but the weights have no view predictor (released files never had "
-                f"one): train with this package, or set {settings.view_key} given"
-            )
+        require_predictor(method, untold, settings.view_key)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -174,7 +169,8 @@ def load_untrained(encoder: Encoder, config: str | Path, overrides: Sequence[str
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         model = host.build(config, list(overrides))
-    return type(encoder)(model.to(encoder.settings.device), encoder.settings, ())
+    settings = replace(encoder.settings, maker=f"untrained {seed} {encoder.settings.maker}")
+    return type(encoder)(model.to(settings.device), settings, ())
 
 
 def maker_of(settings: Any, weights: str | Path) -> str:

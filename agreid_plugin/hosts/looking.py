@@ -77,14 +77,14 @@ def chosen_patches(extractor: Extractor, records: Sequence[Record]) -> list[Look
     """Return the patches that the queries of each image choose (ViSA's graphs, SVPR-ReID's refinement).
 
     Raises:
-        InputError: the model chooses no patches.
+        InputError: the model chooses no patches, or is no transformer of ours.
     """
     model = extractor.encoder.model
     chooser = next((module for module in model.modules() if isinstance(module, PatchChooser)), None)
     if chooser is None:
         name = extractor.encoder.settings.name
         raise InputError(f"{name} chooses no patches: ViSA's DLFM does, and SVPR-ReID's refinement")
-    grid, found, looked = tuple(_transformer(model).grid), [], []
+    grid, found, looked = tuple(_transformer(extractor, "patches").grid), [], []
 
     def keep(module: PatchChooser, inputs: tuple[Any, ...], outputs: Any) -> None:
         found.append(module.chosen_patches(inputs, outputs))
@@ -103,10 +103,7 @@ def attention_maps(extractor: Extractor, records: Sequence[Record]) -> list[Look
     Raises:
         InputError: the model is no transformer of ours.
     """
-    tower, rows, looked = _transformer(extractor.encoder.model), [], []
-    if tower is None:
-        name = extractor.encoder.settings.name
-        raise InputError(f"{name} has no vision transformer of ours, whose attention could be shown")
+    tower, rows, looked = _transformer(extractor, "attention"), [], []
     with _hooked([_attending(tower, rows)]):
         for record, pixels in _one_by_one(extractor, records):
             attention = rows[0][0].float().cpu().numpy()
@@ -151,5 +148,11 @@ def _hooked(hooks: Iterable[tuple[nn.Module, Hook]]) -> Iterator[None]:
             handle.remove()
 
 
-def _transformer(model: nn.Module) -> VisionTransformer | ImageTower | None:
-    return next((each for each in model.modules() if isinstance(each, VisionTransformer | ImageTower)), None)
+def _transformer(extractor: Extractor, shown: str) -> VisionTransformer | ImageTower:
+    """Return the model's transformer, or say what of it cannot be shown."""
+    modules = extractor.encoder.model.modules()
+    tower = next((each for each in modules if isinstance(each, VisionTransformer | ImageTower)), None)
+    if tower is None:
+        name = extractor.encoder.settings.name
+        raise InputError(f"{name} has no vision transformer of ours, whose {shown} could be shown")
+    return tower

@@ -75,8 +75,8 @@ def draw_ranks(subject: Subject, order: str = "worst", queries: int = 5, top: in
     found = rank_lists(features, protocol, comparison, rows, top)
     precision = dict(zip(metrics.per_query.row.tolist(), metrics.per_query.precision.tolist(), strict=True))
     notes = [f"AP {100 * precision[row]:.1f} %" for row in rows]
-    words = {"even": "queries all along the set", "random": "random queries"}.get(order, f"{order} queries")
-    title = f"{protocol}: {len(rows)} {words} of {len(metrics.per_query.row)}"
+    word = "evenly spread" if order == "even" else order
+    title = f"{protocol}: {len(rows)} {word} queries of {len(metrics.per_query.row)}"
     model = f"{subject.name}, " if subject.extractor else ""
     about = f"{model}mAP {metrics['mAP']:.1f} %; below an image its rank and {_distance(comparison)}"
     return Drawn(ranks.sheet(found, title, about, notes), _rank_data(found, order, precision))

@@ -28,7 +28,8 @@ def report(
     save_results(path, metrics)
     logger.info("results in percent, kept in %s:\n%s", path, table(metrics), extra=PRINTED)
     if draws:
-        logger.info("95 %% confidence over query identities, %d draws:\n%s", draws, _intervals(metrics, draws))
+        told = _intervals(metrics, draws)
+        logger.info("95 %% confidence over query identities, %d draws:\n%s", draws, told, extra=PRINTED)
 
 
 def computable(features: FeatureSet, names: Sequence[str], logger: logging.Logger = _logger) -> list[Protocol]:

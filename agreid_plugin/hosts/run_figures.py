@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from agreid_plugin.evaluation.processes import peak_memory
 
 POWERCAP = Path("/sys/class/powercap")
 """Where Linux keeps the energy counters of processors (RAPL)."""
@@ -46,7 +47,7 @@ class Meter:
             "images": images,
             "images_per_second": round(images / wall, 3) if wall else None,
             "device_hours": round(self._devices * wall / 3600, 6),
-            "peak_memory_mb": _peak_memory(),
+            "peak_memory_mb": round(peak_memory(), 1),
             "peak_cuda_memory_mb": _peak_cuda_memory(),
             **self._energy.figures(),
         }
@@ -146,11 +147,6 @@ def _gpu_watts(names: Sequence[str]) -> float | None:
 def _cpu_seconds() -> float:
     spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in spent)
-
-
-def _peak_memory() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / MEGABYTE if sys.platform == "darwin" else peak / 1024, 1)  # in bytes there, else in kilobytes
 
 
 def _peak_cuda_memory() -> float | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -20,6 +22,9 @@ The classifier of other identities may be missing."""
 
 CLASSIFIERS = ("classifier.weight", "classifier.bias", "head.weight", "heads.weight")
 """How the names of classifiers end, ours and the host's."""
+
+PREDICTOR = "view_predictor."
+"""What the names of tensors have in them that tell the view of an image, where nobody gives it."""
 
 WRAPPERS = ("module.", "method.")
 """What names start with below data-parallel training, and in a host that has the method as a part of its model."""
@@ -49,6 +54,22 @@ def require_weights(path: str | Path | None) -> None:
     """Refuse a weight file of the command line that is not there."""
     if not path or not os.path.isfile(path):
         raise InputError(f"weight file {str(path or '')!r} does not exist; name it with --weights")
+
+
+def require_predictor(method: Any, left_out: Iterable[str], key: str, weights: str | Path = "the weight file") -> None:
+    """Refuse to go by the views of a predictor that a weight file left untrained.
+
+    Args:
+        method: a method, or a model of a host's own, which goes by none.
+        left_out: names of the model's tensors that the file has nothing for.
+        key: the key of the configuration that says where views come from.
+        weights: what to call the file.
+    """
+    if getattr(method, "view_source", "") == "predicted" and any(PREDICTOR in name for name in left_out):
+        raise InputError(
+            f"{key} is predicted, but {weights} has no weights of a view predictor (released files never had one): "
+            f"train with this package, or set {key} given"
+        )
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:

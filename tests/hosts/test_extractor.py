@@ -22,6 +22,7 @@ from agreid_plugin import Extractor
 from agreid_plugin.data.images import read_image
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features
+from agreid_plugin.hosts.encoder import load_untrained
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.types import View
 
@@ -113,7 +114,7 @@ def test_a_released_file_has_no_predictor_and_needs_views(made, paths, tmp_path)
     assert extractor(paths[:2], ["aerial", "ground"]).shape == (2, 32)
     with pytest.raises(InputError, match="ViSA needs the view of every image, and its weights have no view predictor"):
         extractor(paths[:2], ["aerial", None])
-    with pytest.raises(InputError, match=r"MODEL\.VIEW is predicted, but the weights have no view predictor"):
+    with pytest.raises(InputError, match=r"MODEL\.VIEW is predicted, but the weight file has no weights of a view"):
         Extractor.from_config(made / "visa.yml", tmp_path / "released.pth", overrides=["MODEL.VIEW", "predicted"])
 
 
@@ -168,6 +169,8 @@ def test_a_maker_is_that_of_weights_and_settings(made, visa, tmp_path):
     torch.save(stored, tmp_path / "other.pth")
     assert maker(tmp_path / "other.pth") != visa.maker
     assert maker(made / "visa.pth", "MODEL.VIEW", "predicted") != visa.maker
+    untrained = [load_untrained(visa.encoder, made / "visa.yml", seed=seed).settings.maker for seed in (0, 1)]
+    assert len({*untrained, visa.maker}) == 3
 
 
 def test_a_model_of_the_hosts_own(market, tmp_path):

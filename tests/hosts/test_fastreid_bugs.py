@@ -108,13 +108,16 @@ def test_unreadable_image_is_named(train, market_copy, workers, damage):
     ("overrides", "words"),
     [
         (["DATALOADER.NUM_INSTANCE", 1], ["NaiveIdentitySampler", "takes 16 identities", "has 8"]),
-        (["SOLVER.IMS_PER_BATCH", 18], ["batch of 18", "does not divide by DATALOADER.NUM_INSTANCE 4"]),
+        (
+            ["SOLVER.IMS_PER_BATCH", 18],
+            ["batch of 18", "does not divide by DATALOADER.NUM_INSTANCE 4; make the batch a multiple of 4"],
+        ),
         (
             ["DATALOADER.SAMPLER_TRAIN", "BalancedIdentitySampler", "DATALOADER.NUM_INSTANCE", 1],
             ["BalancedIdentitySampler", "takes 16 identities", "has 8"],
         ),
         (["DATALOADER.NUM_INSTANCE", 32], ["does not divide by DATALOADER.NUM_INSTANCE 32"]),
-        (["SOLVER.IMS_PER_BATCH", 200], ["has 48 images, less than one batch", "200"]),
+        (["SOLVER.IMS_PER_BATCH", 200], ["has 48 images, less than one batch", "200; lower it"]),
         (
             ["SOLVER.SCHED", "CosineAnnealingLR", "SOLVER.WARMUP_ITERS", 6],
             ["cosine", "MAX_EPOCH is 2", "a warm-up of 6 iterations"],
@@ -131,7 +134,7 @@ def test_batches_that_cannot_be_filled(train, overrides, words):
 def test_one_identity_is_not_enough(train, tmp_path):
     make_market(tmp_path / "one", ids=1, images=20)
     outcome = train("DATASETS.ROOT", tmp_path / "one", "DATALOADER.SAMPLER_TRAIN", "TrainingSampler")
-    assert_one_line(outcome, "has 1 identity")
+    assert_one_line(outcome, "has 1 identity; training needs two or more; see DATASETS.NAMES")
 
 
 @pytest.mark.parametrize("name", ["NaiveIdentitySampler", "BalancedIdentitySampler", "ImbalancedDatasetSampler"])

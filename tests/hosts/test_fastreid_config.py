@@ -6,7 +6,7 @@ from small_fastreid import forget_keys
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import components  # noqa: F401 - importing it declares the keys of all parts
-from agreid_plugin.hosts.fastreid.config import KEYS, Key, declare, declared, key_paths, load_config
+from agreid_plugin.hosts.fastreid.config import KEYS, Key, declare, declared, key_paths, load_config, said_of_keys
 
 
 @pytest.fixture
@@ -97,7 +97,11 @@ def test_a_mistake_is_one_line_with_its_place(write, text, words):
         (["SOLVER.BASE_LR"], "'SOLVER.BASE_LR' has no value"),
         (["SOLVER.BASE_LR=0.1", "x"], "write 'SOLVER.BASE_LR 0.1' instead"),
         (["SOLVER.LR", "1"], "did you mean SOLVER.BASE_LR?"),
-        (["model.pth"], "--resume takes no file"),
+        (
+            ["model.pth"],
+            "--resume takes no file, it continues the run in OUTPUT_DIR; to start from weights write MODEL.",
+        ),
+        (["SOLVER.BASE_LR", "{[1]: 2}"], "SOLVER.BASE_LR"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(write, overrides, words):
@@ -116,3 +120,18 @@ def test_a_binary_file_is_one_line(tmp_path):
     (tmp_path / "a.yml").write_bytes(b"\xff\xfe\x00binary\x80")
     with pytest.raises(InputError, match="not UTF-8 text"):
         load_config(tmp_path / "a.yml")
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("top_k=4 should be less", "MODEL.SVPR: top_k=4 should be less"),
+        ("MODEL.VIEW 'x' unknown", "MODEL.VIEW 'x' unknown"),
+        ("DATASETS.ATTRIBUTES asks for hat", "DATASETS.ATTRIBUTES asks for hat"),
+        ("SVPR. It", "MODEL.SVPR: SVPR. It"),
+    ],
+)
+def test_what_names_its_key_is_not_said_of_another(message, told):
+    with pytest.raises(InputError) as error, said_of_keys("MODEL.SVPR"):
+        raise InputError(message)
+    assert str(error.value) == told

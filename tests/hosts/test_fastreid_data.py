@@ -204,7 +204,7 @@ def test_run_card_keeps_the_datasets_fingerprints(fastreid_command, config_file,
     assert outcome.code == 0, outcome.err
     fingerprints = json.loads((tmp_path / "run" / "run_card.json").read_text())["datasets"]
     expected = DATASET_REGISTRY.get("CARGO")(root=str(agsynth)).fingerprint
-    assert fingerprints == {"CARGO": expected, "CARGO_A2G": expected}
+    assert fingerprints == {"CARGO": expected}
 
 
 def chance(name: str, root: Path) -> float:

@@ -14,6 +14,8 @@ from small_fastreid import train_in_group
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import transforms
 from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.expert_usage import ExpertUsage
+from agreid_plugin.hosts.fastreid.guard import LearningGuard
 from agreid_plugin.hosts.fastreid.loss_registry import LOSSES, LossEntry
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.steps import read_step
@@ -136,6 +138,9 @@ def test_a_step_of_another_model_is_refused(fastreid_command, config, tmp_path, 
     config.write_text(config.read_text().replace("EXPERTS: 3", "EXPERTS: 4"))
     outcome = fastreid_command("replay", tmp_path / "run" / "nan_step_1.pth", "--config", config)
     assert_one_line(outcome, "the model of the configuration is not that of the step")
+    config.write_text(config.read_text().replace("META_ARCHITECTURE: ViSA", "META_ARCHITECTURE: ViSa"))
+    outcome = fastreid_command("replay", tmp_path / "run" / "nan_step_1.pth", "--config", config)
+    assert_one_line(outcome, "MODEL.META_ARCHITECTURE 'ViSa' unknown (did you mean ViSA?)")
 
 
 def collapsed(cfg) -> Trainer:
@@ -164,6 +169,14 @@ def test_alike_features_of_a_test_are_warned_of(config, tmp_path, poison, caplog
     poison(0)
     collapsed(load_config(config, ["OUTPUT_DIR", str(tmp_path)])).train()
     assert "CARGO: the features of 20 different images are all alike" in caplog.text
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_experts_are_counted_with_and_without_the_guard(config, tmp_path, poison, guarded):
+    poison(0)
+    trainer = Trainer(load_config(config, ["OUTPUT_DIR", str(tmp_path), "SOLVER.LEARNING_GUARD", str(guarded)]))
+    found = [type(hook) for hook in trainer._hooks if isinstance(hook, LearningGuard | ExpertUsage)]
+    assert found == ([LearningGuard, ExpertUsage] if guarded else [ExpertUsage])
 
 
 def test_an_expert_that_is_never_chosen_is_warned_of(config, tmp_path, poison, caplog):

@@ -7,14 +7,17 @@ import signal
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from fastreid.utils.events import EventStorage
 from mmengine.visualization import Visualizer
 from processes import in_processes
 
 from agreid_plugin.hosts import console
 from agreid_plugin.hosts.checkpointing import write_checkpoint
+from agreid_plugin.hosts.fastreid.prompt_stage import write_prompts
 from agreid_plugin.hosts.fastreid.writers import JSONWriter, TensorboardWriter
 from agreid_plugin.hosts.mmengine.command_runner import spare_numbers
 
@@ -35,7 +38,7 @@ def on_a_full_disk(work: Callable[[], str]) -> list[str]:
 
 def warned(work: Callable[[], object]) -> str:
     """Return what `work` warns of, a line each."""
-    stream, logger = io.StringIO(), logging.getLogger("fastreid.checkpoint")
+    stream, logger = io.StringIO(), logging.getLogger("agreid_plugin.hosts.checkpointing")
     logger.addHandler(logging.StreamHandler(stream))
     work()
     return stream.getvalue()
@@ -73,6 +76,15 @@ def test_numbers_of_mmengine_that_are_not_written_end_no_run(tmp_path):
     assert all("was not written: File too large" in line for line in told)
     files = [path.name for path in tmp_path.glob("*/*") if path.stat().st_size == BYTES]
     assert [name.startswith("events.") for name in sorted(files)] == [True, False]
+
+
+def test_prompts_that_are_not_written_end_no_run(tmp_path):
+    method = SimpleNamespace(prompts=torch.zeros(8, 4, 64), text_classifier=SimpleNamespace(weight=torch.zeros(8, 16)))
+    path = tmp_path / "prompts.pth"
+    (told,) = on_a_full_disk(lambda: warned(lambda: write_prompts(path, method, ["a"] * 8, [1.0])))
+    assert told.startswith(f"{path} was not written: File too large")
+    assert told.endswith("the run goes on, but no other can take its prompts")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_log_that_is_not_written_is_told_of_once(tmp_path):

@@ -139,6 +139,8 @@ def test_a_step_that_is_damaged_is_refused(tmp_path, agsynth, fastreid_command):
     content = torch.load(tmp_path / "nan_step_1.pth", weights_only=True)
     for changes, words in (
         ({"config": "{"}, "the configuration in the step is damaged"),
+        ({"config": "{}"}, "the configuration in the step is damaged"),
+        ({"config": '{"model": null}'}, "the configuration in the step is damaged"),
         ({"host": "mmengin"}, "host 'mmengin' unknown (did you mean mmengine?)"),
         ({"batch": {"pictures": [1]}}, "is no step that a run kept"),
         ({"model": {}}, "the model of the configuration is not that of the step"),
@@ -149,3 +151,6 @@ def test_a_step_that_is_damaged_is_refused(tmp_path, agsynth, fastreid_command):
     ):
         torch.save({**content, **changes}, tmp_path / "damaged.pth")
         assert_one_line(fastreid_command("replay", tmp_path / "damaged.pth"), words)
+    (tmp_path / "empty.py").write_text("train_cfg = dict()")
+    outcome = fastreid_command("replay", tmp_path / "nan_step_1.pth", "--config", tmp_path / "empty.py")
+    assert_one_line(outcome, "empty.py has no model")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.logging import MessageHub
 from mmengine.optim import OptimWrapper
 from mmengine.registry import HOOKS
@@ -21,10 +22,11 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.test_sets import TestSet, choose
+from agreid_plugin.hosts.label_checks import check_test_labels, check_training_labels
 from agreid_plugin.hosts.mmengine.guard import LearningGuard
 from agreid_plugin.hosts.mmengine.hooks import SoftLabelRamp
-from agreid_plugin.hosts.mmengine.identity_check import check_identities, check_test_labels, check_training_labels
-from agreid_plugin.hosts.mmengine.run_facts import plain
+from agreid_plugin.hosts.mmengine.identity_check import check_identities, labeled
+from agreid_plugin.hosts.mmengine.run_facts import plain, setup
 from agreid_plugin.nn.usage import UsageCounter
 from agreid_plugin.types import UNKNOWN, Record, View
 
@@ -301,6 +303,19 @@ def test_identities_are_checked_where_both_sides_tell_them():
         check_identities({"num_ids": 5}, {"num_ids": 4})
 
 
+@pytest.mark.parametrize(
+    ("said", "variant"),
+    [
+        ({"variant": "paper"}, "paper"),
+        ({"backbone": {"variant": "released"}}, "released"),
+        ({"variant": "paper", "backbone": {"variant": "released"}}, "paper"),
+        ({"backbone": None}, ""),
+    ],
+)
+def test_a_card_has_the_variant_of_the_model_or_of_its_backbone(said, variant):
+    assert setup(Config({"model": {"type": "agreid_plugin.ViSA", **said}}))["variant"] == variant
+
+
 class Infos(list):
     def get_data_info(self, index: int) -> dict:
         return self[index]
@@ -308,9 +323,9 @@ class Infos(list):
 
 def test_labels_that_a_method_needs_are_checked():
     infos = Infos({"img_path": f"{view}.jpg", "view": view} for view in (0, 1, UNKNOWN))
-    check_training_labels(model("VIF").method, infos)
+    check_training_labels(model("VIF").method, labeled(infos))
     with pytest.raises(InputError, match=r"VDT learns from the view of every image, but 1 of 3 .* for example -1\.jpg"):
-        check_training_labels(model("VDT").method, infos)
+        check_training_labels(model("VDT").method, labeled(infos))
 
 
 def test_views_of_test_images_are_checked_where_they_are_given():
@@ -319,12 +334,13 @@ def test_views_of_test_images_are_checked_where_they_are_given():
     ]
     dataset = Dataset("Other", "", tuple(records))
     test_set = TestSet(dataset, choose(dataset))
-    check_test_labels(model("ViSA", view="predicted").method, test_set)
+    check_test_labels(model("ViSA", view="predicted").method, test_set, "model.view")
     message = (
-        r"ViSA needs the view of every test image, but 1 of Other have none, for example 0\.jpg; set model\.view to"
+        r"ViSA needs the view of every test image, but 1 of Other have none, for example 0\.jpg; "
+        r"set model\.view predicted$"
     )
     with pytest.raises(InputError, match=message):
-        check_test_labels(model("ViSA").method, test_set)
+        check_test_labels(model("ViSA").method, test_set, "model.view")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from errno import ENOSPC
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
 from agreid_plugin.evaluation.comparison import Comparison
 from agreid_plugin.evaluation.test_sets import TestSet, choose
+from agreid_plugin.hosts.checkpointing import surviving_the_disk
 from agreid_plugin.hosts.reporting import computable, report, save_thresholds, speak_through
 
 _logger = logging.getLogger("a_host.run")
@@ -51,6 +53,7 @@ def test_results_are_written_and_shown(features, tmp_path, caplog):
     assert shown.printed
     report(tmp_path / "results.json", metrics, 20, _logger)
     assert "95 % confidence over query identities, 20 draws" in caplog.records[-1].getMessage()
+    assert caplog.records[-1].printed
 
 
 def test_protocols_without_features_are_left_out(features, caplog):
@@ -85,3 +88,12 @@ def test_the_host_says_what_the_package_logs(host):
     logger.setLevel(logging.WARNING)
     logging.getLogger("agreid_plugin.hosts.weights").info("loaded %d", 4)
     assert len(records) == 1
+
+
+def test_the_host_tells_of_a_full_disk(host, tmp_path):
+    logger, records = host
+    speak_through(logger)
+    with surviving_the_disk(tmp_path / "x.pth"):
+        raise OSError(ENOSPC, "No space left on device")
+    (told,) = records
+    assert told.getMessage().startswith(f"{tmp_path / 'x.pth'} was not written: No space left on device")

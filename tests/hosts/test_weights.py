@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.weights import load_weights, read_state
+from agreid_plugin.hosts.weights import PREDICTOR, load_weights, read_state, require_predictor
 
 
 class Wrapped(nn.Module):
@@ -72,3 +72,15 @@ def test_a_file_of_another_model_is_refused(tmp_path):
     other = {**state, "layer0.bias": torch.zeros(7)}
     with pytest.raises(InputError, match=r"layer0.bias is \(7,\), but the model's is \(2,\)"):
         load_weights(network(1), saved(tmp_path / "c.pth", "fast-reid", other))
+
+
+@pytest.mark.parametrize("wrapper", ["", "method."])
+def test_views_of_an_untrained_predictor_are_refused(wrapper):
+    left_out, method = [f"{wrapper}{PREDICTOR}0.weight"], nn.Identity()
+    require_predictor(method, left_out, "MODEL.VIEW", "a.pth")
+    method.view_source = "given"
+    require_predictor(method, left_out, "MODEL.VIEW", "a.pth")
+    method.view_source = "predicted"
+    require_predictor(method, ["head.weight"], "MODEL.VIEW", "a.pth")
+    with pytest.raises(InputError, match=r"^model\.view is predicted, but a\.pth has no .* or set model\.view given$"):
+        require_predictor(method, left_out, "model.view", "a.pth")

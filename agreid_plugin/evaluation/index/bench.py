@@ -9,14 +9,10 @@ Shapes: N vectors, Q queries, D width.
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,10 +20,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.index import Chunk, Entry, Info, build_index, open_index
 from agreid_plugin.evaluation.index.base import KINDS, check_kind
 from agreid_plugin.evaluation.index.kinds import RECALL_AT, recall_of
+from agreid_plugin.evaluation.processes import in_process, peak_memory
 from agreid_plugin.types import View
 
 CHUNK = 20_000  # images that go in together
@@ -35,7 +31,8 @@ IMAGES_A_PERSON, GROUPS = 20, 1000
 SPREAD = 0.7  # of people in a group and of images of a person, in lengths of a group's center
 PATIENCE = 10.0  # seconds that queries are asked one by one
 BATCH = 100  # queries of a call, when they are not asked one by one
-BYTES = 2**20 if sys.platform == "darwin" else 2**10  # that make a megabyte of what the system tells
+
+_in_process = partial(in_process, advice="take fewer vectors")
 
 
 @dataclass(frozen=True)
@@ -96,13 +93,13 @@ def bench(
         check_kind(kind)
     rows: list[Row] = []
     with TemporaryDirectory(dir=folder) as place:
-        _alone(write_vectors, setting, place)
+        _in_process(write_vectors, setting, place)
         names = ["flat", *(kind for kind in kinds if kind != "flat"), *(f"{kind}.db" for kind in milvus)]
         truth = None
         for name in names:
             tell(f"{name}: {setting.count} vectors, {setting.width} wide")
-            info, *built = _alone(measure_build, setting, place, name)
-            found, *searched = _alone(measure_search, setting, place, name)
+            info, *built = _in_process(measure_build, setting, place, name)
+            found, *searched = _in_process(measure_search, setting, place, name)
             truth = found if truth is None else truth
             rows.append(_row(info, built, searched, recall_of(found, truth)))
             tell(", ".join(f"{name}: {value}" for name, value in table(rows[-1:])[0].items()))
@@ -146,15 +143,15 @@ def write_vectors(setting: Setting, place: str) -> None:
 def measure_build(setting: Setting, place: str, name: str) -> tuple[Info, float, float]:
     """Build an index, and return what it is, the seconds and the megabytes."""
     faiss.omp_set_num_threads(setting.threads)
-    before, start = _peak(), time.perf_counter()
+    before, start = peak_memory(), time.perf_counter()
     info = build_index(Path(place) / name, _chunks(place), kind=name.removesuffix(".db"))
-    return info, time.perf_counter() - start, _peak() - before
+    return info, time.perf_counter() - start, peak_memory() - before
 
 
 def measure_search(setting: Setting, place: str, name: str) -> tuple[list[set[str]], float, float, float]:
     """Search, and return the best of each query, queries a second one by one and together, and the megabytes."""
     faiss.omp_set_num_threads(setting.threads)
-    queries, before = np.load(Path(place) / "queries.npy"), _peak()
+    queries, before = np.load(Path(place) / "queries.npy"), peak_memory()
     with open_index(Path(place) / name) as index:
         index.search(queries[:1], RECALL_AT)  # the first has pages to read
         found, start = [], time.perf_counter()
@@ -162,7 +159,7 @@ def measure_search(setting: Setting, place: str, name: str) -> tuple[list[set[st
             found += index.search(queries[first : first + BATCH], RECALL_AT)
         batched = len(queries) / (time.perf_counter() - start)
         single = _one_by_one(lambda query: index.search(query, RECALL_AT), queries)
-    return [{match.entry.path for match in hits} for hits in found], single, batched, _peak() - before
+    return [{match.entry.path for match in hits} for hits in found], single, batched, peak_memory() - before
 
 
 def _one_by_one(search: Callable[[np.ndarray], Any], queries: np.ndarray) -> float:
@@ -189,19 +186,3 @@ def _row(info: Info, built: list[float], searched: list[float], recall: float) -
     (seconds, build_memory), (single, batched, search_memory) = built, searched
     size = (info.size or 0) / 2**20
     return Row(info.engine, info.kind, seconds, single, batched, recall, build_memory, search_memory, size)
-
-
-def _alone(function: Callable[..., Any], *arguments: object) -> Any:
-    """Run a function in a new process."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([function.__module__])  # importing takes seconds
-    try:
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
-            return pool.submit(function, *arguments).result()
-    except BrokenProcessPool:
-        raise InputError("a process was killed, perhaps for want of memory: take fewer vectors") from None
-
-
-def _peak() -> float:
-    """Return the most memory this process has had so far, in megabytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / BYTES

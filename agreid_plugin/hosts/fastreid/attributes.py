@@ -13,7 +13,7 @@ from fastreid.data.datasets.bases import ImageDataset
 from agreid_plugin.data.attributes import AttributeSchema, expanded
 from agreid_plugin.data.learned_attributes import check_labels, from_rows, of_datasets, require_described, to_rows
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config import Key, changed, declare, said_of
+from agreid_plugin.hosts.fastreid.config import Key, changed, declare, said_of_keys
 from agreid_plugin.hosts.fastreid.datasets import RecordDataset, read_dataset, source_of
 from agreid_plugin.hosts.fastreid.methods import method_of
 
@@ -79,7 +79,7 @@ def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | 
     records = {dataset: [item.record for item in dataset.train] for dataset in _ours(datasets)}
     for dataset in () if cfg.DATASETS.MISSING_ATTRIBUTES else records:
         require_described(dataset.records, records[dataset], "DATASETS.MISSING_ATTRIBUTES True")
-    with said_of(KEY):
+    with said_of_keys(KEY):
         every = [record for found in records.values() for record in found]
         check_labels(schema, every, sum(len(dataset.train) for dataset in datasets), _logger)
     return schema
@@ -90,14 +90,14 @@ def _ours(datasets: Sequence[ImageDataset]) -> list[RecordDataset]:
 
 
 def _of_datasets(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
-    with said_of("DATASETS.ATTRIBUTES"):
+    with said_of_keys("DATASETS.ATTRIBUTES"):
         return of_datasets([dataset.records for dataset in _ours(datasets)], cfg.DATASETS.ATTRIBUTES)
 
 
 def _written(cfg) -> AttributeSchema | None:
     if list(cfg.MODEL.SVPR.ATTRIBUTES) == NONE:
         return None
-    with said_of(KEY):
+    with said_of_keys(KEY):
         schema = from_rows(cfg.MODEL.SVPR.ATTRIBUTES)
     asked = expanded(cfg.DATASETS.ATTRIBUTES, schema.groups)
     if asked and asked != schema.names:

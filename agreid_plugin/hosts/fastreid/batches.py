@@ -23,9 +23,11 @@ def check_batches(cfg, images: int, identities: int, world_size: int) -> None:
     batch, per_identity = cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_INSTANCE
     _check_divisible(cfg, world_size)
     if images < batch:
-        raise InputError(f"the training set has {images} images, less than one batch: SOLVER.IMS_PER_BATCH is {batch}")
+        raise InputError(
+            f"the training set has {images} images, less than one batch: SOLVER.IMS_PER_BATCH is {batch}; lower it"
+        )
     if identities < 2:
-        raise InputError(f"the training set has {identities} identity; training needs two or more")
+        raise InputError(f"the training set has {identities} identity; training needs two or more; see DATASETS.NAMES")
     if "Identity" in cfg.DATALOADER.SAMPLER_TRAIN:
         _check_identities(cfg.DATALOADER.SAMPLER_TRAIN, identities, batch, world_size, per_identity)
     _check_schedule(cfg, images // batch)
@@ -34,7 +36,8 @@ def check_batches(cfg, images: int, identities: int, world_size: int) -> None:
 def _check_divisible(cfg, world_size: int) -> None:
     if cfg.SOLVER.IMS_PER_BATCH % world_size:
         raise InputError(
-            f"SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH} does not divide by the {world_size} processes"
+            f"SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH} does not divide by the {world_size} processes; make it a "
+            f"multiple of {world_size}"
         )
 
 
@@ -43,7 +46,8 @@ def _check_identities(sampler: str, identities: int, batch: int, world_size: int
     if per_process % per_identity:
         raise InputError(
             f"{sampler}: a process's batch of {per_process} (SOLVER.IMS_PER_BATCH {batch} over {world_size}) does not "
-            f"divide by DATALOADER.NUM_INSTANCE {per_identity}"
+            f"divide by DATALOADER.NUM_INSTANCE {per_identity}; make the batch a multiple of "
+            f"{world_size * per_identity}"
         )
     needed = batch // per_identity
     if identities < needed:

@@ -22,7 +22,7 @@ from tabulate import tabulate
 
 from agreid_plugin.data.protocols import Meta, Protocol
 from agreid_plugin.evaluation import Distances, evaluate, evaluate_distances
-from agreid_plugin.hosts.fastreid.processes import in_process, peak_memory
+from agreid_plugin.evaluation.processes import in_process, peak_memory
 from agreid_plugin.types import UNKNOWN
 
 RULE = Protocol("random", "ALL", hide=("same_camera_same_id",))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from agreid_plugin.errors import require_known
+from agreid_plugin.evaluation.processes import in_process
 from agreid_plugin.hosts.fastreid.measuring import (
     CLIP_MODELS,
     DRAWS,
@@ -23,7 +24,6 @@ from agreid_plugin.hosts.fastreid.measuring import (
     training_step,
 )
 from agreid_plugin.hosts.fastreid.operations import counting
-from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.methods.tag_clip import TAGCLIP, HRMoEBlock
 from agreid_plugin.methods.tag_clip.literal import run_densely
 from agreid_plugin.nn.clip import EOT, SOT

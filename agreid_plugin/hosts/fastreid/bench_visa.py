@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from agreid_plugin.evaluation.processes import in_process
 from agreid_plugin.hosts.fastreid.measuring import Measurement, VariantSetting, measure, table, training_step
 from agreid_plugin.hosts.fastreid.operations import counting
-from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.methods.visa import ViSA, ViSABackbone, build_backbone, literal
 from agreid_plugin.nn.vit import build_vit
 from agreid_plugin.types import Batch, View

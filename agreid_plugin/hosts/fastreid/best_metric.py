@@ -19,10 +19,9 @@ def check_best_metric(cfg, sets: Iterable[TestSet]) -> None:
 def best_metric(cfg, metrics: Sequence[Metrics], sets: Sequence[TestSet]) -> float | None:
     """Return the number that selects the best model, None if nothing may.
 
-    Without a name it is the mean of mAP and Rank-1 under the protocol that the first test set selects by.
+    Without a name it is the first test set's; see `TestSet.selecting`.
     """
     if cfg.TEST.BEST_METRIC:
         protocol, _, number = cfg.TEST.BEST_METRIC.rpartition("/")
         return next(entry[number] for entry in metrics if entry.protocol == protocol)
-    selecting = next((entry for entry in metrics if entry.protocol == str(sets[0].selects_by)), None)
-    return None if selecting is None else (selecting["mAP"] + selecting["Rank-1"]) / 2
+    return sets[0].selecting(metrics)

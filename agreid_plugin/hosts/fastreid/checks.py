@@ -12,19 +12,15 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.data.bad_images import POLICIES
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.evaluation.test_sets import TestSet
+from agreid_plugin.evaluation.distances import METRICS
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import item_platform, item_view
-from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.hosts.fastreid.losses import check_losses
 from agreid_plugin.hosts.fastreid.solver import check_solver
 from agreid_plugin.hosts.fastreid.text_data import check_text
 from agreid_plugin.hosts.fastreid.transforms import check_pipeline
-from agreid_plugin.types import UNKNOWN, platform_label
 
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
-METRICS = ("cosine", "euclidean")
 VIT_DEPTHS = ("small", "base")
 
 
@@ -135,35 +131,3 @@ def _check_teachers(cfg) -> None:
             raise InputError(f"KD.MODEL_CONFIG {config}: MODEL.DEVICE is cuda, but there is no GPU: set it to cpu")
         if not os.path.isfile(path):
             raise InputError(f"KD.MODEL_WEIGHTS: weight file {path} does not exist")
-
-
-def check_training_views(model: torch.nn.Module, train_set) -> None:
-    """Check that a method which learns from views, or from platforms, knows that of every training image."""
-    method = plain(model)
-    for field, label_of in (("views", item_view), ("platforms", item_platform)):
-        if field not in getattr(method, "training_inputs", ()):
-            continue
-        unknown_ones = [str(item[0]) for item in train_set.img_items if label_of(item) == UNKNOWN]
-        if unknown_ones:
-            raise InputError(
-                f"{type(method).__name__} learns from the {field[:-1]} of every image, but {len(unknown_ones)} of "
-                f"{len(train_set)} training images have none, for example {unknown_ones[0]}; train on an aerial-ground "
-                "set"
-            )
-
-
-def check_test_views(model: torch.nn.Module, test_set: TestSet) -> None:
-    """Check that a method which is given the views of test images, or their platforms, can have them."""
-    method = plain(model)
-    for field, is_known in (
-        ("views", lambda record: record.view is not None),
-        ("platforms", lambda record: platform_label(record.platform) != UNKNOWN),
-    ):
-        if field not in getattr(method, "inference_inputs", ()):
-            continue
-        unknown_ones = [record.path for record in test_set.records if not is_known(record)]
-        if unknown_ones:
-            raise InputError(
-                f"{type(method).__name__} needs the {field[:-1]} of every test image, but {len(unknown_ones)} of "
-                f"{test_set.dataset.name} have none, for example {unknown_ones[0]}; set MODEL.VIEW predicted"
-            )

@@ -8,7 +8,7 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone
-from agreid_plugin.hosts.fastreid.config import Key, changed, declare, said_of
+from agreid_plugin.hosts.fastreid.config import Key, changed, declare, said_of_keys
 from agreid_plugin.nn.clip import CLIP, ImageTower
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.clip_freezing import freeze_named
@@ -89,7 +89,7 @@ def _build(cfg, text_length: int) -> CLIP:
         raise InputError(f"CLIP needs one image size: INPUT.SIZE_TRAIN is {train}, INPUT.SIZE_TEST {test}")
     shape = {key.lower(): cfg.MODEL.CLIP[key] for key in SHAPE if cfg.MODEL.CLIP[key]}
     quick_gelu = _quick_gelu(cfg)
-    with said_of("MODEL.CLIP and MODEL.BACKBONE"):
+    with said_of_keys("MODEL.CLIP and MODEL.BACKBONE"):
         return build_clip(
             cfg.MODEL.CLIP.NAME,
             image_size=tuple(train),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from ast import literal_eval
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +19,11 @@ from fastreid.config import CfgNode, defaults, get_cfg
 from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, did_you_mean
 from agreid_plugin.hosts.fastreid.config_values import coerced
+from agreid_plugin.hosts.overrides import literal, pairs
 
 BASE_KEY = "_BASE_"
+NAMES_A_KEY = re.compile(r"[A-Z_]+\.[A-Z_]")
+"""How a message begins that names its key itself."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,15 @@ def declared() -> dict[str, str]:
 
 
 @contextmanager
-def said_of(keys: str) -> Iterator[None]:
-    """Put the keys in question before what a constructor says of its arguments, which are called like them."""
+def said_of_keys(keys: str) -> Iterator[None]:
+    """Put the keys in question before what a constructor says of its arguments, which are called like them.
+
+    What begins with a key stays as it is.
+    """
     try:
         yield
     except InputError as error:
-        raise error if str(error).startswith("MODEL.") else InputError(f"{keys}: {error}") from None
+        raise error if NAMES_A_KEY.match(str(error)) else InputError(f"{keys}: {error}") from None
 
 
 def changed(cfg: CfgNode, key: str, value: Any) -> CfgNode:
@@ -132,8 +138,8 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
     cfg = get_cfg()
     for key, value, where in _flat(read_with_bases(Path(path))):
         _set(cfg, key, value, where)
-    for key, text in _pairs(list(overrides)):
-        _set(cfg, key, _literal(text), "command line")
+    for key, text in pairs(list(overrides), folder="OUTPUT_DIR", weights="MODEL.WEIGHTS"):
+        _set(cfg, key, literal(text), "command line")
     return cfg
 
 
@@ -194,27 +200,6 @@ def key_paths(node: CfgNode, prefix: str = "") -> Iterator[str]:
             yield from key_paths(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"
-
-
-def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
-    if overrides and overrides[0].endswith((".pth", ".pt")):
-        raise InputError(
-            f"{overrides[0]!r} is not a KEY: --resume takes no file, it continues the run in OUTPUT_DIR; "
-            f"to start from weights write MODEL.WEIGHTS {overrides[0]}"
-        )
-    for text in overrides[::2]:
-        if "=" in text:
-            raise InputError(f"command line: write {text.replace('=', ' ', 1)!r} instead of {text!r}")
-    if len(overrides) % 2:
-        raise InputError(f"command line: overrides come as KEY VALUE pairs, {overrides[-1]!r} has no value")
-    return list(zip(overrides[::2], overrides[1::2], strict=True))
-
-
-def _literal(text: str) -> Any:
-    try:
-        return literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _set(cfg: CfgNode, path: str, value: Any, where: str) -> None:

@@ -19,7 +19,7 @@ from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.released import Released
-from agreid_plugin.hosts.weights import read_state
+from agreid_plugin.hosts.weights import PREDICTOR, read_state
 from agreid_plugin.methods.conversion import CONVERTERS, Converted
 
 SUFFIXES = (".pth", ".pt")
@@ -27,7 +27,6 @@ CLASSIFIER = re.compile(r"(\w*head\.classifier\.weight|classifier\.(weight|bias)
 """Names of classifiers: `head`, `local_head` and `view_head` have one, and TAG-CLIP itself."""
 COUNTED = ("head.classifier.weight", "classifier.weight")
 """Those that tell the number of identities."""
-PREDICTOR = "view_predictor."
 
 PIXELS = ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")
 """What features of every model depend on and no file of weights tells."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from fastreid.data import samplers
@@ -28,6 +28,7 @@ from agreid_plugin.hosts.fastreid.loader import DeviceLoader
 from agreid_plugin.hosts.fastreid.text_data import training_captions
 from agreid_plugin.hosts.fastreid.transforms import build_transforms
 from agreid_plugin.hosts.interruption import leave_to_the_main_process
+from agreid_plugin.hosts.label_checks import LabeledImage
 from agreid_plugin.types import UNKNOWN, Record, platform_label, view_label
 
 _logger = logging.getLogger("fastreid.data")
@@ -94,12 +95,17 @@ def item_platform(item: tuple) -> int:
     return platform_label(item.record.platform) if isinstance(item, RecordItem) else UNKNOWN
 
 
+def labeled(items: Iterable[tuple]) -> Iterator[LabeledImage]:
+    """Yield what is known of the view and the platform of each item."""
+    for item in items:
+        yield LabeledImage(str(item[0]), item_view(item), item_platform(item))
+
+
 def fingerprints(cfg) -> dict[str, str]:
-    """Return what tells the copies of our datasets in `cfg` from others, by registered name."""
-    names = {name: source_of(name) for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS) if source_of(name)}
-    one_of_each = {source: name for name, source in names.items()}  # a dataset is read once for all its protocols
-    by_source = {source: read_dataset(cfg, name).fingerprint for source, name in one_of_each.items()}
-    return {name: by_source[source] for name, source in names.items()}
+    """Return what tells the copies of our datasets in `cfg` from others, by dataset, whatever its protocols."""
+    names = (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)
+    one_of_each = {source_of(name): name for name in names if source_of(name)}
+    return {source: read_dataset(cfg, name).fingerprint for source, name in one_of_each.items()}
 
 
 def training_items(cfg) -> tuple[list[tuple], list[ImageDataset]]:

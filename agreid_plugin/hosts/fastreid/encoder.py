@@ -41,7 +41,7 @@ class HostEncoder(Encoder):
         if batch.images is None:
             batch = batch.with_(images=torch.empty(0, 3, 1, 1, device=self.settings.device))
         if self.method is None:
-            own = batch.with_(images=batch.images.clone())  # the host normalizes in place
+            own = batch.with_(images=batch.images.clone())  # other packages' may normalize in place
             return self.model(to_host(own)), None
         outputs = self.method.infer(to_host(batch))
         return self.method.embed(outputs), None if batch.tokens is not None else self.method.told_views(outputs)

@@ -155,12 +155,7 @@ class MultiProtocolEvaluator(DatasetEvaluator):
 
     def _true_positive_rates(self, protocol: Protocol) -> dict[str, float]:
         try:
-            found = comparison(self._cfg).thresholds(self.features, protocol)
+            return comparison(self._cfg).thresholds(self.features, protocol).true_positive_rates()
         except InputError as error:  # too few pairs for a rate are no reason to end a training
             _logger.warning("%s", error)
             return {}
-        return {
-            f"{direction} TPR@FPR={point.fpr:g}": 100 * point.tpr
-            for direction, entry in found.directions.items()
-            for point in entry.points
-        }

@@ -12,10 +12,10 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils.registry import Registry
 from torch import Tensor, nn
 
-from agreid_plugin.hosts.fastreid.catalog import owner_of
 from agreid_plugin.hosts.fastreid.losses import HOST_LOSSES, KEYS, LOSSES
 from agreid_plugin.hosts.fastreid.methods import HostMethod
 from agreid_plugin.hosts.fastreid.operations import counting
+from agreid_plugin.hosts.inventory import owner_of
 from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
 

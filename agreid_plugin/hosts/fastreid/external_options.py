@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from ast import literal_eval
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -14,6 +13,7 @@ from fastreid.config import defaults
 
 from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.hosts.fastreid.config import Key, declare
+from agreid_plugin.hosts.overrides import literal
 
 NODE = "MODEL.BACKBONE.EXTERNAL"
 OUTPUTS = ("token", "map")
@@ -66,10 +66,7 @@ def read_options(cfg) -> dict[str, Any]:
         key, equals, text = str(entry).partition("=")
         if not equals or not key.strip().isidentifier():
             raise InputError(f"{NODE}.OPTIONS takes key=value or {{key: value}}, got {entry!r}")
-        try:
-            options[key.strip()] = literal_eval(text.strip())
-        except (ValueError, SyntaxError):
-            options[key.strip()] = text.strip()
+        options[key.strip()] = literal(text.strip())
     for key in FETCHING:
         if key in options:
             raise InputError(f"{NODE}.OPTIONS has {key}: weights come from MODEL.BACKBONE.PRETRAIN_PATH alone")

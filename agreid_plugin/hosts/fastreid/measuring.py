@@ -12,7 +12,7 @@ from tabulate import tabulate
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.processes import peak_memory
+from agreid_plugin.evaluation.processes import peak_memory
 from agreid_plugin.types import Batch, ReIDMethod
 
 CLIP_MODELS: dict[str, dict[str, int]] = {

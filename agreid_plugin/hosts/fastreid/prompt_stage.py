@@ -22,8 +22,9 @@ from tqdm import tqdm
 
 from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.checkpointing import surviving_the_disk
 from agreid_plugin.hosts.fastreid import data
-from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of_keys
 from agreid_plugin.hosts.fastreid.distributed import plain, share
 from agreid_plugin.methods.clip_reid import CLIPReID, PromptSchedule, learn_prompts
 from agreid_plugin.nn.checkpoints import read_checkpoint
@@ -50,7 +51,7 @@ declare(KEYS)
 def schedule_of(cfg) -> PromptSchedule:
     """Return how the first stage learns."""
     node = cfg.MODEL.CLIP_REID.STAGE1
-    with said_of(NODE):
+    with said_of_keys(NODE):
         return PromptSchedule(
             epochs=node.EPOCHS,
             rate=node.LR,
@@ -120,11 +121,15 @@ def extract(cfg, method: CLIPReID, train_set: data.ReIDDataset, labels: Tensor) 
 
 
 def write_prompts(path: Path, method: CLIPReID, names: Sequence[str], losses: Sequence[float]) -> None:
-    """Write the prompts with the identities they are of; the file is there as a whole or not at all."""
+    """Write the prompts with the identities they are of; the file is there as a whole or not at all.
+
+    Training does without it, so a full disk is told and survived.
+    """
     model = {"prompts": method.prompts.cpu(), "text_features": method.text_classifier.weight.cpu()}
-    with whole_file(path) as draft:
-        torch.save({"model": model, "identities": list(names), "losses": list(losses)}, draft)
-    _logger.info("prompts of %d identities in %s", len(names), path)
+    with surviving_the_disk(path, "but no other can take its prompts"):
+        with whole_file(path) as draft, draft.open("wb") as file:
+            torch.save({"model": model, "identities": list(names), "losses": list(losses)}, file)
+        _logger.info("prompts of %d identities in %s", len(names), path)
 
 
 def read_prompts(path: str | Path, method: CLIPReID, names: Sequence[str]) -> Tensor:

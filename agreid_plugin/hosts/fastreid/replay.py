@@ -10,6 +10,7 @@ import torch
 from fastreid.utils.events import EventStorage
 from torch import Tensor
 
+from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.adapter import to_host
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.trainer import Trainer
@@ -37,5 +38,7 @@ def _configured(step: Step, config_file: str | None):
     cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or own.MODEL.HEADS.NUM_CLASSES
     cfg.MODEL.DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
     cfg.MODEL.BACKBONE.PRETRAIN = False  # the step has it all
+    if config_file:
+        checks.check_config(cfg)
     cfg.freeze()
     return cfg

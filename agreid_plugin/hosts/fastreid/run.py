@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from agreid_plugin.hosts.reporting import PRINTED, computable, report, save_thre
 from agreid_plugin.hosts.run_card import Card, seed_of
 from agreid_plugin.hosts.run_checks import check_features_file, check_writable
 from agreid_plugin.hosts.run_inputs import evaluation_card
-from agreid_plugin.hosts.weights import require_weights
+from agreid_plugin.hosts.weights import require_predictor, require_weights
 from agreid_plugin.trust import trust
 
 _logger = logging.getLogger("fastreid.run")
@@ -179,18 +179,8 @@ def _save_attributes(cfg, args: Namespace, model: torch.nn.Module, sets: Sequenc
 
 def _load_model(cfg):
     model, left_out = load_trained(cfg)
-    _check_predictor(model, left_out, cfg.MODEL.WEIGHTS)
+    require_predictor(plain(model), left_out, "MODEL.VIEW", cfg.MODEL.WEIGHTS)
     return model
-
-
-def _check_predictor(model: torch.nn.Module, left_out: Iterable[str], path: str) -> None:
-    """Refuse to go by the views of a predictor that the file left untrained."""
-    predicted = getattr(plain(model), "view_source", "") == "predicted"
-    if predicted and any(name.startswith("view_predictor.") for name in left_out):
-        raise InputError(
-            f"MODEL.VIEW is predicted, but {path} has no weights of a view predictor (released files never had one): "
-            "train with this package, or set MODEL.VIEW given"
-        )
 
 
 def _evaluate_features(cfg, args: Namespace) -> None:

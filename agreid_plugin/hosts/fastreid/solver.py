@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.checkpointing import another_schedule, of_another
 from agreid_plugin.hosts.fastreid.config import Key, declare
+from agreid_plugin.hosts.parameter_names import is_below
 
 _logger = logging.getLogger("fastreid.train")
 
@@ -57,13 +58,13 @@ def adjust(cfg, model: nn.Module, optimizer: Optimizer) -> None:
     if not solver.BETAS and not solver.LR_FACTORS and solver.DECAY_VECTORS:
         return
     for module, _ in solver.LR_FACTORS:
-        if not any(_is_below(name, module) for name in names.values()):
+        if not any(is_below(name, module) for name in names.values()):
             _logger.warning("SOLVER.LR_FACTORS: the model has no %s", module)
     groups: dict[tuple, dict] = {}
     for group in optimizer.param_groups:
         for value in group["params"]:
             name = names[id(value)]
-            rate = group["lr"] * math.prod(factor for module, factor in solver.LR_FACTORS if _is_below(name, module))
+            rate = group["lr"] * math.prod(factor for module, factor in solver.LR_FACTORS if is_below(name, module))
             decays = solver.DECAY_VECTORS or (value.dim() > 1 and not name.endswith("bias"))
             own = {"lr": rate, "weight_decay": group["weight_decay"] if decays else 0.0}
             key = (*own.values(), group.get("freeze_status"))
@@ -168,10 +169,6 @@ class IterationScheduler(hooks.LRScheduler):
 
     def after_epoch(self) -> None:
         """Leave the rate alone."""
-
-
-def _is_below(name: str, module: str) -> bool:
-    return name == module or name.startswith(f"{module}.")
 
 
 def _is_number(value: object) -> bool:

@@ -9,7 +9,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.hosts.fastreid.attributes import schema_of
 from agreid_plugin.hosts.fastreid.clip import build_towers, require_clip_backbone
-from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of_keys
 from agreid_plugin.hosts.fastreid.heads import OURS, make_head
 from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod, view_source
@@ -86,7 +86,7 @@ class SVPR(HostMethod, svpr.SVPR):
         view = view_source(cfg)
         require_clip_backbone(cfg)
         node, towers = cfg.MODEL.SVPR, build_towers(cfg)
-        with said_of("MODEL.SVPR"):
+        with said_of_keys("MODEL.SVPR"):
             super().__init__(
                 towers.image,
                 towers.text,

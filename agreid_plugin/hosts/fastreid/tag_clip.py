@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agreid_plugin.errors import require_within
 from agreid_plugin.hosts.fastreid.clip import build_towers, require_clip_backbone
-from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of_keys
 from agreid_plugin.hosts.fastreid.distributed import plain
 from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod
@@ -90,7 +90,7 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
         node, towers = cfg.MODEL.TAG_CLIP, build_towers(cfg)
         if node.FREEZE_PATCHES:
             towers.image.visual.conv1.requires_grad_(False)
-        with said_of(NODE):
+        with said_of_keys(NODE):
             super().__init__(
                 towers,
                 cfg.MODEL.HEADS.NUM_CLASSES,

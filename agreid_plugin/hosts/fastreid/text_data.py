@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler
 from agreid_plugin.data.captions import CaptionAugmentation, CaptionReader, captions_of, clean, pairs
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts import told_captions
-from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of_keys
 from agreid_plugin.hosts.fastreid.datasets import RecordDataset, RecordItem
 from agreid_plugin.hosts.fastreid.loader import DeviceLoader
 from agreid_plugin.nn.clip import Tokenizer
@@ -126,7 +126,7 @@ class ImagesThenCaptions:
 
 
 def _augmentation(cfg) -> CaptionAugmentation:
-    with said_of("INPUT.TEXT"):
+    with said_of_keys("INPUT.TEXT"):
         return CaptionAugmentation(cfg.INPUT.TEXT.BACK_TRANSLATION, cfg.INPUT.TEXT.WORD_DELETION)
 
 

@@ -31,6 +31,7 @@ from agreid_plugin.hosts.fastreid.methods import method_of
 from agreid_plugin.hosts.fastreid.run_record import RunRecord
 from agreid_plugin.hosts.fastreid.text_data import ImagesThenCaptions
 from agreid_plugin.hosts.fastreid.writers import JSONWriter, ProgressWriter, TensorboardWriter
+from agreid_plugin.hosts.label_checks import check_test_labels, check_training_labels
 from agreid_plugin.hosts.reporting import PRINTED
 from agreid_plugin.hosts.weights import load_weights
 
@@ -51,9 +52,10 @@ class Trainer(ResumableTrainer):
         check_best_metric(cfg, self.test_sets)
         super().__init__(cfg)
         self.warmup_iters = solver.warmup_iterations(cfg, self.iters_per_epoch)
-        checks.check_training_views(self.model, self._trainer.data_loader.dataset)
+        method = plain(self.model)
+        check_training_labels(method, data.labeled(self._trainer.data_loader.dataset.img_items))
         for test_set in self.test_sets:
-            checks.check_test_views(self.model, test_set)
+            check_test_labels(method, test_set, "MODEL.VIEW")
         if cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.ON_CPU:
             self._trainer.enabled = True
 
@@ -130,7 +132,7 @@ class Trainer(ResumableTrainer):
         evaluators = {}
         share_buffers(model)
         for test_set in test_sets(cfg) if sets is None else sets:
-            checks.check_test_views(model, test_set)
+            check_test_labels(plain(model), test_set, "MODEL.VIEW")
             loader, evaluator = cls.build_evaluator(cfg, test_set)
             evaluator.views = getattr(plain(model), "view_source", "")
             inference_on_dataset(model, loader, evaluator, flip_test=cfg.TEST.FLIP.ENABLED)
@@ -153,8 +155,10 @@ class Trainer(ResumableTrainer):
         ours[1:1] = method_of(self.cfg).training_hooks(self.cfg)  # behind the timer, whose end an error would miss
         if self.cfg.DATASETS.BAD_IMAGES == "skip":
             ours.insert(0, BadImageList(self._trainer.data_loader.dataset.bad_images, self.cfg.OUTPUT_DIR))
+        if has_experts(self.model):
+            ours.insert(0, ExpertUsage())
         if self.cfg.SOLVER.LEARNING_GUARD:
-            ours[:0] = [LearningGuard(), *([ExpertUsage()] if has_experts(self.model) else [])]
+            ours.insert(0, LearningGuard())
         if comm.is_main_process():
             ours.insert(0, RunRecord())
         ours.insert(0, StepTold())

@@ -9,7 +9,7 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.hosts.fastreid.backbones import HostBackbone, build_own_vit
-from agreid_plugin.hosts.fastreid.config import Key, declare, said_of
+from agreid_plugin.hosts.fastreid.config import Key, declare, said_of_keys
 from agreid_plugin.hosts.fastreid.heads import OURS, make_head
 from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.methods import HostMethod, core_of
@@ -41,7 +41,7 @@ class VDT(HostMethod, vdt.VDT):
     def __init__(self, cfg):
         node, core = cfg.MODEL.VDT, core_of(cfg, DecoupledEncoder, build_vdt_backbone.__name__)
         head = partial(make_head, cfg, core.width)
-        with said_of("MODEL.VDT"):
+        with said_of_keys("MODEL.VDT"):
             super().__init__(
                 core,
                 head=head(cfg.MODEL.HEADS.NUM_CLASSES),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-from ast import literal_eval
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,6 +14,7 @@ from mmengine.runner import Runner
 
 from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of
 from agreid_plugin.hosts.mmengine.config_checks import BEYOND_THE_RUNNERS, check_values
+from agreid_plugin.hosts.overrides import literal, pairs
 
 KEYS = (*(name for name in inspect.signature(Runner).parameters if name != "cfg"), *BEYOND_THE_RUNNERS)
 NEAR = 0.85
@@ -45,6 +45,12 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     return cfg
 
 
+def require_model(cfg: Config) -> None:
+    """Refuse a configuration file without a model."""
+    if not cfg.get("model"):
+        raise InputError(f"{cfg.filename} has no model: there is nothing to run")
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, ImportError) and error.__cause__ is not None:  # mmengine lists its whole search path
         return f"custom_imports: {first_line(error.__cause__)}"
@@ -64,9 +70,7 @@ def _check_keys(cfg: Config, path: Path) -> None:
 
 
 def _override(cfg: Config, overrides: list[str]) -> None:
-    if len(overrides) % 2:
-        raise InputError(f"command line: keys and values come in pairs, {overrides[-1]!r} has no partner")
-    for key, text in zip(overrides[::2], overrides[1::2], strict=True):
+    for key, text in pairs(overrides, folder="work_dir", weights="load_from"):
         first = key.partition(".")[0]
         if first not in cfg and first not in KEYS:
             raise InputError(f"command line: key {key} unknown{did_you_mean(first, {*cfg, *KEYS})}")
@@ -76,14 +80,6 @@ def _override(cfg: Config, overrides: list[str]) -> None:
             cfg.merge_from_dict({key: literal(text)})
         except Exception as error:
             raise InputError(f"command line: {key} {text} does not fit: {first_line(error)}") from None
-
-
-def literal(text: str) -> Any:
-    """Return a value that is written as in Python, and any other text as it is."""
-    try:
-        return literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def each_dict(value: Any, where: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

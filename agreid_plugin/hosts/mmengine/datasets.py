@@ -98,7 +98,7 @@ class ReIDDataset(BaseDataset):
 
     @property
     def metainfo(self) -> Info:
-        """What is known of the dataset as a whole, plain values but for the test set, which is not copied."""
+        """What is known of the dataset as a whole: copies, but for the test set and the list of bad images."""
         shared = ("test_set", "bad_images")
         return {name: value if name in shared else copy.deepcopy(value) for name, value in self._metainfo.items()}
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.encoder import Encoder, Settings, maker_of
 from agreid_plugin.hosts.mmengine.base_model import ReIDModel
-from agreid_plugin.hosts.mmengine.config import each_dict, load_config, type_name
+from agreid_plugin.hosts.mmengine.config import each_dict, load_config, require_model, type_name
 from agreid_plugin.hosts.mmengine.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.run_facts import plain
 from agreid_plugin.hosts.mmengine.settled import without_pretrained
@@ -77,8 +77,7 @@ def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str
     cfg = load_config(config, overrides)
     weights = weights or cfg.get("load_from")
     require_weights(weights)
-    if not cfg.get("model"):
-        raise InputError(f"{config} has no model")
+    require_model(cfg)
     cfg.model = without_pretrained(cfg.model)  # the checkpoint has it all
     steps, batch = _test_images(cfg, config)
     scope = cfg.get("default_scope")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -11,17 +11,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from agreid_plugin.data.samplers import EpochSampler
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.test_sets import TestSet
+from agreid_plugin.hosts.label_checks import LabeledImage, check_test_labels, check_training_labels
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 from agreid_plugin.hosts.mmengine.runner_parts import loops, metainfo, method_of, metrics_of
-from agreid_plugin.types import UNKNOWN, Record, platform_label
-
-LABELS = {"views": "view", "platforms": "platform"}
-"""What a method calls labels that some images lack -> what an image's own is called."""
-OF_RECORD: dict[str, Callable[[Record], bool]] = {
-    "views": lambda record: record.view is not None,
-    "platforms": lambda record: platform_label(record.platform) != UNKNOWN,
-}
+from agreid_plugin.types import UNKNOWN
 
 
 @HOOKS.register_module()
@@ -37,7 +30,7 @@ class IdentityCheck(Hook):
         """Check the training set, and the set to validate with before days of training."""
         check_batches_agree(runner.train_dataloader)
         check_identities(runner.cfg.get("model"), metainfo(runner.train_dataloader))
-        check_training_labels(method_of(runner), runner.train_dataloader.dataset)
+        check_training_labels(method_of(runner), labeled(runner.train_dataloader.dataset))
         self._check_test(runner, "val")
 
     def before_val(self, runner: Runner) -> None:
@@ -51,7 +44,7 @@ class IdentityCheck(Hook):
     @staticmethod
     def _check_test(runner: Runner, name: str) -> None:
         for metric in metrics_of(loops(runner).get(name)):
-            check_test_labels(method_of(runner), metric.test_set)
+            check_test_labels(method_of(runner), metric.test_set, "model.view")
 
 
 def check_batches_agree(loader: DataLoader) -> None:
@@ -83,29 +76,8 @@ def check_identities(model: Any, about: dict[str, Any]) -> None:
         )
 
 
-def check_training_labels(method: Any, dataset: Dataset) -> None:
-    """Check that a method which learns from views, or from platforms, knows that of every training image."""
-    for field, name in _asked(method, "training_inputs"):
-        infos = (dataset.get_data_info(index) for index in range(len(dataset)))
-        unknown_ones = [info["img_path"] for info in infos if info.get(name, UNKNOWN) == UNKNOWN]
-        if unknown_ones:
-            raise InputError(
-                f"{type(method).__name__} learns from the {field[:-1]} of every image, but {len(unknown_ones)} of "
-                f"{len(dataset)} training images have none, for example {unknown_ones[0]}; train on an aerial-ground "
-                "set"
-            )
-
-
-def check_test_labels(method: Any, test_set: TestSet) -> None:
-    """Check that a method which is given the views of test images, or their platforms, can have them."""
-    for field, _ in _asked(method, "inference_inputs"):
-        unknown_ones = [record.path for record in test_set.records if not OF_RECORD[field](record)]
-        if unknown_ones:
-            raise InputError(
-                f"{type(method).__name__} needs the {field[:-1]} of every test image, but {len(unknown_ones)} of "
-                f"{test_set.dataset.name} have none, for example {unknown_ones[0]}; set model.view to 'predicted'"
-            )
-
-
-def _asked(method: Any, inputs: str) -> Iterable[tuple[str, str]]:
-    return [(field, name) for field, name in LABELS.items() if field in getattr(method, inputs, ())]
+def labeled(dataset: Dataset) -> Iterator[LabeledImage]:
+    """Yield what is known of the view and the platform of each item."""
+    for index in range(len(dataset)):
+        info = dataset.get_data_info(index)
+        yield LabeledImage(info.get("img_path", ""), info.get("view", UNKNOWN), info.get("platform", UNKNOWN))

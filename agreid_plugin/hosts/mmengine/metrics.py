@@ -26,7 +26,7 @@ from agreid_plugin.hosts.mmengine.kinds import require_kinds
 from agreid_plugin.hosts.mmengine.registry import METRICS
 
 SELECTS = "metric"
-"""The number that selects the best model, where one may: mean of mAP and Rank-1 of `TestSet.selects_by`."""
+"""The number that selects the best model, where one may; see `TestSet.selecting`."""
 Collected = tuple[list[str | int], np.ndarray, list[str]]
 """Keys and features of a process, and the images that it could not read."""
 
@@ -142,9 +142,9 @@ class MultiProtocolMetric(BaseMetric):
         if self.roc:
             for protocol in protocols:
                 numbers |= self._true_positive_rates(protocol)
-        selecting = next((each for each in self.metrics if each.protocol == str(self.test_set.selects_by)), None)
+        selecting = self.test_set.selecting(self.metrics)
         if selecting is not None:
-            numbers[SELECTS] = (selecting["mAP"] + selecting["Rank-1"]) / 2
+            numbers[SELECTS] = selecting
         return numbers
 
     def _computed(self, parts: Sequence[Collected]) -> dict[str, float] | str:
@@ -161,11 +161,7 @@ class MultiProtocolMetric(BaseMetric):
         except InputError as error:  # too few pairs for a rate are no reason to end a training
             MMLogger.get_current_instance().warning(str(error))  # of equal words, "%s", it would show the first alone
             return {}
-        return {
-            f"{protocol}/{direction} TPR@FPR={point.fpr:g}": 100 * point.tpr
-            for direction, entry in found.directions.items()
-            for point in entry.points
-        }
+        return {f"{protocol}/{name}": rate for name, rate in found.true_positive_rates().items()}
 
     def _cpu_group(self) -> dist.ProcessGroup:
         """Return processes to exchange features of any size with, in memory and not through files.

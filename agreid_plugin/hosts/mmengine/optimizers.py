@@ -18,6 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
+from agreid_plugin.hosts.parameter_names import is_below
 
 NORMS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm)
 SETTINGS = ("bias_lr_mult", "bias_decay_mult", "norm_decay_mult", "decay_vectors", "lr_mult")
@@ -65,13 +66,13 @@ class OptimWrapperConstructor(optim.DefaultOptimWrapperConstructor):
             decay *= says.get("norm_decay_mult", 1.0)
         if not says.get("decay_vectors", True) and (value.dim() < 2 or name.endswith("bias")):
             decay = 0.0
-        factors = (factor for module, factor in says.get("lr_mult", {}).items() if _is_below(name, module))
+        factors = (factor for module, factor in says.get("lr_mult", {}).items() if is_below(name, module))
         return rate * math.prod(factors), decay
 
     def _check_modules(self, model: nn.Module) -> None:
         names = [name for name, _ in model.named_parameters()]
         for module in self.paramwise_cfg.get("lr_mult", {}):
-            if not any(_is_below(name, module) for name in names):
+            if not any(is_below(name, module) for name in names):
                 print_log(f"paramwise_cfg.lr_mult: the model has no {module}", "current", WARNING)
 
 
@@ -83,10 +84,6 @@ def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
             if value not in seen:
                 seen.add(value)
                 yield f"{path}.{name}" if path else name, owner, value
-
-
-def _is_below(name: str, module: str) -> bool:
-    return name == module or name.startswith(f"{module}.")
 
 
 def clip_each(parameters: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.adapter import HOST_LABELS
-from agreid_plugin.hosts.mmengine.config import load_config
+from agreid_plugin.hosts.mmengine.config import load_config, require_model
 from agreid_plugin.hosts.mmengine.guard import terms_of
 from agreid_plugin.hosts.mmengine.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.settled import without_pretrained
@@ -25,7 +25,7 @@ from agreid_plugin.types import Batch
 
 def replay(step: Step, config_file: str | None = None) -> list[str]:
     """Take a step again and return what to say of it; a configuration of the user's replaces the step's own."""
-    cfg = load_config(config_file) if config_file else _own(step)
+    cfg = _given(config_file) if config_file else _own(step)
     with said_plainly():
         model = MODELS.build({"_scope_": cfg.get("default_scope") or "mmengine", **without_pretrained(cfg.model)})
     model.to(get_device())
@@ -37,11 +37,18 @@ def replay(step: Step, config_file: str | None = None) -> list[str]:
     return taken_again(step, model, losses_of)
 
 
+def _given(config_file: str) -> Config:
+    cfg = load_config(config_file)
+    require_model(cfg)
+    return cfg
+
+
 def _own(step: Step) -> Config:
     """Return the step's own configuration: plain values, of which nothing is run."""
     try:
-        return Config({name: value for name, value in json.loads(step.config).items() if name != "custom_imports"})
-    except (ValueError, AttributeError):
+        content = json.loads(step.config)
+        return Config({"model": {**content["model"]}, "default_scope": content.get("default_scope")})
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise InputError("the configuration in the step is damaged: name one with --config") from None
 
 

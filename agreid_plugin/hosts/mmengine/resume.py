@@ -41,7 +41,7 @@ class ExactResume(Hook):
         self.keep(runner.epoch + 1, all_gather_object(random_state()))
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
-        """Put them into the checkpoint; within an epoch there are none."""
+        """Put them into the checkpoint; within an epoch `save_within_epoch` alone has any kept."""
         if self._kept is not None:
             checkpoint[KEY] = self._kept
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from mmengine.config import Config
 from mmengine.device import get_device
@@ -24,12 +23,13 @@ from agreid_plugin.evaluation.test_sets import TestSet
 from agreid_plugin.hosts import console, launching
 from agreid_plugin.hosts.interruption import Interruption
 from agreid_plugin.hosts.mmengine.command_runner import NOISE, CommandRunner
-from agreid_plugin.hosts.mmengine.config import each_dict, load_config, type_name
+from agreid_plugin.hosts.mmengine.config import each_dict, load_config, require_model, type_name
 from agreid_plugin.hosts.mmengine.config_checks import check_modules, found
 from agreid_plugin.hosts.mmengine.launching import StepTold, check_batches, launch
 from agreid_plugin.hosts.mmengine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.records import ending_cards
+from agreid_plugin.hosts.mmengine.registry import METRICS as OWN_METRICS
 from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPERS
 from agreid_plugin.hosts.mmengine.run_facts import common
 from agreid_plugin.hosts.mmengine.runner_parts import method_of, metrics_of, plain_model
@@ -37,7 +37,7 @@ from agreid_plugin.hosts.mmengine.settled import settled, without_pretrained
 from agreid_plugin.hosts.reporting import computable, report, save_thresholds
 from agreid_plugin.hosts.run_checks import MARKER, check_features_file, check_writable
 from agreid_plugin.hosts.run_inputs import evaluation_card
-from agreid_plugin.hosts.weights import load_weights, require_weights
+from agreid_plugin.hosts.weights import load_weights, require_predictor, require_weights
 from agreid_plugin.trust import trust
 
 OF_TRAINING = (
@@ -45,6 +45,8 @@ OF_TRAINING = (
     "val_evaluator",
 )
 """Keys that an evaluation does without."""
+OF_METRIC = ("rerank", "save_features", "calibrate", "bootstrap")
+"""Options of `fastreid eval` that only our metric heeds."""
 
 
 def train(args: Namespace) -> None:
@@ -74,9 +76,24 @@ def _evaluate(args: Namespace) -> None:
         return
     if cfg.get("test_dataloader") is None:
         raise InputError(f"{args.config_file} has no test_dataloader: there is nothing to evaluate")
-    _require_model(cfg)
+    _check_options(cfg, args)
+    require_model(cfg)
     require_weights(args.weights)
     launch(_evaluate_process, args, cfg)
+
+
+def _check_options(cfg: Config, args: Namespace) -> None:
+    """Refuse options that nothing in the configuration would heed."""
+    asked = [name for name in OF_METRIC if getattr(args, name)]
+    if asked and not _own_metrics(cfg):
+        raise _unheeded(asked[0], "MultiProtocolMetric", "test_evaluator")
+    if args.protocols and not _own_datasets(cfg):
+        raise _unheeded("protocols", "ReIDDataset", "test_dataloader")
+
+
+def _unheeded(name: str, part: str, key: str) -> InputError:
+    option = f"--{name.replace('_', '-')}"
+    return InputError(f"{option} needs agreid_plugin.{part} in {key}: add it, or leave {option} out")
 
 
 def _for_training(args: Namespace) -> Config:
@@ -84,7 +101,7 @@ def _for_training(args: Namespace) -> Config:
     cfg.work_dir = args.output or _work_dir(cfg)
     if cfg.get("train_dataloader") is None:
         raise InputError(f"{args.config_file} has no train_dataloader: there is nothing to train on")
-    _require_model(cfg)
+    require_model(cfg)
     if _needs_a_gpu(cfg) and get_device() == "cpu":
         raise InputError(
             "mmengine's AmpOptimWrapper needs a GPU, and there is none: add `optim_wrapper.type "
@@ -108,11 +125,6 @@ def _settle_resuming(cfg: Config, args: Namespace) -> None:
     cfg.resume = args.resume and (begun or (of_file and bool(cfg.get("load_from"))))
 
 
-def _require_model(cfg: Config) -> None:
-    if not cfg.get("model"):
-        raise InputError(f"{cfg.filename} has no model: there is nothing to run")
-
-
 def _needs_a_gpu(cfg: Config) -> bool:
     """Tell mmengine's mixed precision from ours, which a configuration in our scope may call the same."""
     return found(OPTIM_WRAPPERS, (cfg.get("optim_wrapper") or {}).get("type"), cfg) is AmpOptimWrapper
@@ -125,9 +137,8 @@ def _for_evaluation(args: Namespace) -> Config:
     cfg.update(dict.fromkeys(OF_TRAINING), load_from=None, resume=False)
     if cfg.get("model"):
         cfg.model = without_pretrained(cfg.model)  # the checkpoint has it all
-    for _, part in each_dict(cfg.get("test_dataloader")):
-        if type_name(part) == "ReIDDataset" and args.protocols:
-            part["protocols"] = args.protocols
+    for part in _own_datasets(cfg) if args.protocols else ():
+        part["protocols"] = args.protocols
     for part in _own_metrics(cfg):
         if args.rerank and part.get("rerank") is None:
             part["rerank"] = {}
@@ -142,8 +153,13 @@ def _work_dir(cfg: Config) -> str:
 
 
 def _own_metrics(cfg: Config) -> list[dict]:
-    parts = [part for _, part in each_dict(cfg.get("test_evaluator"))]
-    return [part for part in parts if type_name(part) == MultiProtocolMetric.__name__]
+    """Return the metrics that are ours, or made of ours."""
+    parts = [(part, found(OWN_METRICS, part.get("type"), cfg)) for _, part in each_dict(cfg.get("test_evaluator"))]
+    return [part for part, kind in parts if isinstance(kind, type) and issubclass(kind, MultiProtocolMetric)]
+
+
+def _own_datasets(cfg: Config) -> list[dict]:
+    return [part for _, part in each_dict(cfg.get("test_dataloader")) if type_name(part) == "ReIDDataset"]
 
 
 def _runner(cfg: Config, launcher: str) -> Runner:
@@ -167,7 +183,7 @@ def _evaluate_process(args: Namespace, launcher: str) -> None:
     with said_plainly():
         runner = _runner(_for_evaluation(args), launcher)
         left_out = load_weights(plain_model(runner), args.weights)
-        _check_predictor(method_of(runner), left_out, args.weights)
+        require_predictor(method_of(runner), left_out, "model.view", args.weights)
         metrics = metrics_of(runner.test_loop)
         for metric in metrics:
             metric.views = getattr(method_of(runner), "view_source", "")
@@ -181,15 +197,6 @@ def _card(cfg: Config, args: Namespace, sets: Sequence[TestSet], seed: int | Non
     if not is_main_process():
         return nullcontext()
     return evaluation_card(cfg.work_dir, args, sets, args.weights, seed=seed, **common(cfg))
-
-
-def _check_predictor(method: Any, left_out: Iterable[str], path: str) -> None:
-    """Refuse to go by the views of a predictor that the file left untrained."""
-    if getattr(method, "view_source", "") == "predicted" and any("view_predictor." in name for name in left_out):
-        raise InputError(
-            f"model.view is 'predicted', but {path} has no weights of a view predictor (released files never had one): "
-            "train with this package, or set model.view given"
-        )
 
 
 def _tell(args: Namespace, runner: Runner, metrics: list[MultiProtocolMetric]) -> None:
@@ -220,8 +227,7 @@ def _evaluate_features(cfg: Config, args: Namespace) -> None:
 
 
 def _protocols(cfg: Config) -> list[str]:
-    parts = [part for _, part in each_dict(cfg.get("test_dataloader")) if type_name(part) == "ReIDDataset"]
-    return [name for part in parts for name in part.get("protocols") or ()]
+    return [name for part in _own_datasets(cfg) for name in part.get("protocols") or ()]
 
 
 def configured_comparison(cfg: Config) -> Comparison:

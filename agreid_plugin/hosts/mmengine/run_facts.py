@@ -53,7 +53,7 @@ def setup(cfg: Config) -> dict[str, Any]:
     sizes = [part["size"] for _, part in each_dict(tests) if type_name(part) == "Resize" and "size" in part]
     return {
         "architecture": type_name(model),
-        "variant": model.get("variant", ""),
+        "variant": model.get("variant") or (model.get("backbone") or {}).get("variant", ""),
         "input": plain(sizes[0]) if sizes else None,
         "epochs": (cfg.get("train_cfg") or {}).get("max_epochs"),
         "optimizer": type_name(optimizer) or None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,10 +17,15 @@ from agreid_plugin.errors import InputError
 Result = TypeVar("Result")
 
 
-def in_process(function: Callable[..., Result], *arguments: object) -> Result:
+def in_process(function: Callable[..., Result], *arguments: object, advice: str = "run the command again") -> Result:
     """Run a function in a new process, so that its memory and its output are its own.
 
     A server that has imported the function's module once starts them all, as importing takes seconds.
+
+    Args:
+        function: what to run.
+        arguments: what it is given.
+        advice: what to do where the process is killed.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([function.__module__])
@@ -27,7 +33,7 @@ def in_process(function: Callable[..., Result], *arguments: object) -> Result:
         with ProcessPoolExecutor(1, mp_context=context) as pool:
             return pool.submit(function, *arguments).result()
     except BrokenProcessPool:
-        raise InputError("a process was killed, perhaps for want of memory; run the command again") from None
+        raise InputError(f"a process was killed, perhaps for want of memory: {advice}") from None
 
 
 def print_into(path: Path) -> None:
@@ -39,4 +45,5 @@ def print_into(path: Path) -> None:
 
 def peak_memory() -> float:
     """Return the most memory this process has had so far, in megabytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # in bytes there, else in kilobytes

@@ -1,0 +1,24 @@
+"""What a model does inside, where it has nothing to show."""
+
+from types import SimpleNamespace
+
+import pytest
+from torch import nn
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.looking import attention_maps, chosen_patches
+
+
+class Chooser(nn.Module):
+    """Chooses patches of who knows what."""
+
+    def chosen_patches(self, inputs, outputs):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("look", "shown"), [(chosen_patches, "patches"), (attention_maps, "attention")])
+def test_a_model_without_a_transformer_of_ours_is_refused(look, shown):
+    encoder = SimpleNamespace(model=nn.Sequential(Chooser()), settings=SimpleNamespace(name="Mine"))
+    message = f"^Mine has no vision transformer of ours, whose {shown} could be shown$"
+    with pytest.raises(InputError, match=message):
+        look(SimpleNamespace(encoder=encoder), [])
