@@ -49,11 +49,20 @@ def leave_pid(folder: str) -> None:
         draft.write_text(str(os.getpid()))
 
 
+def wait_briefly() -> None:
+    """Have processes wait 3 seconds for each other once all are there: on a busy machine one may be as late."""
+    dist.barrier()
+    member().timeout = 3.0
+    distributed_c10d._set_pg_timeout(timedelta(seconds=3), dist.group.WORLD)
+
+
 def work(how: str, folder: str) -> None:
     """Two exchanges with all processes; before the second, at step 7, process 1 does what `how` says."""
     at_step(6)
     leave_pid(folder)
     total = exchange()
+    if how == "sleep too long":
+        wait_briefly()
     if dist.get_rank() == 1:
         at_step(7)
         SABOTAGE[how]()
@@ -76,6 +85,7 @@ SABOTAGE = {
     "fail": _fail,
     "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sleep": lambda: time.sleep(600),
+    "sleep too long": lambda: time.sleep(600),
     "exit": lambda: os._exit(7),
 }
 
@@ -102,11 +112,7 @@ def as_a_task(rank: int, environment: dict[str, str], how: str, folder: str) -> 
 
 
 def sleeping_training(cfg, args: Namespace) -> None:
-    """fast-reid's training in one of two processes, the second of which sleeps at step 2.
-
-    Until then they wait for each other as long as it takes, and for 3 seconds from there on: on a busy machine one may
-    be as late with its imports.
-    """
+    """fast-reid's training in one of two processes, the second of which sleeps at step 2."""
     from agreid_plugin.hosts.fastreid import hooks, run
 
     told = hooks.StepTold.before_step
@@ -114,9 +120,7 @@ def sleeping_training(cfg, args: Namespace) -> None:
     def told_then_sleeping(hook) -> None:
         told(hook)
         if hook.trainer.iter == 2:
-            dist.barrier()
-            member().timeout = 3.0
-            distributed_c10d._set_pg_timeout(timedelta(seconds=3), dist.group.WORLD)
+            wait_briefly()
             SABOTAGE["sleep" if dist.get_rank() == 1 else "nothing"]()
 
     hooks.StepTold.before_step = told_then_sleeping

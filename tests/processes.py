@@ -7,9 +7,12 @@ import json
 import multiprocessing
 import os
 import queue
+import random
 import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +29,15 @@ def in_processes(count: int, work: Callable[[], str], grouped: bool = True) -> l
     They are told what torchrun would tell them, and share a gloo group if they are to be `grouped`.
     """
     context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    given = (count, free_port(), grouped, work, results)
+    results, all_told = context.Queue(), context.Event()
+    given = (count, free_port(), grouped, work, results, all_told)
     processes = [context.Process(target=_run, args=(rank, *given)) for rank in range(count)]
     for process in processes:
         process.start()
     try:
-        found = dict(results.get(timeout=MOST_SECONDS) for _ in processes)
-    except queue.Empty:
-        raise AssertionError(f"{count} processes did not end within {MOST_SECONDS} s") from None
+        found = dict(_next_result(results, processes) for _ in processes)
     finally:
+        all_told.set()
         for process in processes:
             process.join(5)
             process.kill()
@@ -47,7 +49,6 @@ def returned_by(count: int, work: Callable[[int], Any], folder: Path) -> list[An
 
     def save() -> str:
         torch.save(work(dist.get_rank()), folder / f"{dist.get_rank()}.pt")
-        dist.barrier()  # gloo may abort whose partner goes while it still exchanges
         return "saved"
 
     assert in_processes(count, save) == ["saved"] * count
@@ -65,7 +66,17 @@ def in_a_process(command: Callable[..., Outcome], argv: list) -> Outcome:
     return Outcome(*json.loads(told))
 
 
-def _run(rank: int, count: int, port: int, grouped: bool, work: Callable[[], str], results) -> None:
+def _next_result(results, processes: list) -> tuple[int, str]:
+    deadline = time.monotonic() + MOST_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(queue.Empty):
+            return results.get(timeout=1)
+        died = [process.exitcode for process in processes if process.exitcode]
+        assert not died, f"a process ended with {died} and told nothing"
+    raise AssertionError(f"{len(processes)} processes did not end within {MOST_SECONDS} s")
+
+
+def _run(rank: int, count: int, port: int, grouped: bool, work: Callable[[], str], results, all_told) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(count))
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), GLOO_SOCKET_IFNAME="lo")
     try:
@@ -75,29 +86,39 @@ def _run(rank: int, count: int, port: int, grouped: bool, work: Callable[[], str
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
     results.put((rank, told))
+    all_told.wait(MOST_SECONDS)  # gloo may abort whose partner goes while it still exchanges
 
 
 def on_machines(call: Callable[[int], None], number: int = 2) -> list[BaseException | None]:
     """Run `call(machine)` for all machines at the same time, and return how each ended."""
     ends: list[BaseException | None] = [None] * number
+    all_there = threading.Barrier(number)
 
     def one(machine: int) -> None:
         try:
+            all_there.wait(MOST_SECONDS)
             call(machine)
-        except Exception as error:
+        except BaseException as error:
             ends[machine] = error
 
-    threads = [threading.Thread(target=one, args=(machine,)) for machine in range(number)]
+    threads = [threading.Thread(target=one, args=(machine,), daemon=True) for machine in range(number)]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + MOST_SECONDS
     for thread in threads:
-        thread.join(MOST_SECONDS)
-    assert not any(thread.is_alive() for thread in threads), f"{number} machines did not end"
+        thread.join(max(0.0, deadline - time.monotonic()))
+    assert not any(thread.is_alive() for thread in threads), f"{number} machines did not end; so far: {ends}"
     return ends
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Return a port of this machine that nobody listens at.
+
+    It is below those that the system hands out by itself, one of which another test could have before it is opened.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    for port in random.SystemRandom().sample(range(20_000 + worker, 32_000, 8), 100):
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("", port))
+            return port
+    raise AssertionError("no port is free")

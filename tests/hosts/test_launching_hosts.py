@@ -29,19 +29,21 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.both_hosts
 @pytest.mark.parametrize("host", ["fastreid", "mmengine"])
-def test_two_machines_train_what_one_does(monkeypatch, fastreid_command, config_file, tiny_py, tmp_path, host):
+def test_two_machines_train_what_one_does(monkeypatch, capfd, fastreid_command, config_file, tiny_py, tmp_path, host):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that share a sum round it differently
     config, last = {"fastreid": (config_file, "model_final.pth"), "mmengine": (tiny_py, "epoch_1.pth")}[host]
-    train, url = ["train", "--config", config], f"tcp://127.0.0.1:{free_port()}"
+    train = ["train", "--config", config]
     more = ["SOLVER.MAX_EPOCH", 1] if host == "fastreid" else []
     outcome = fastreid_command(*train, "--output", tmp_path / "one", "--num-processes", 2, *more)
     assert outcome.code == 0, outcome.err
+    url = f"tcp://127.0.0.1:{free_port()}"
 
     def machine(rank: int) -> None:
         told = ["--num-processes", 1, "--num-machines", 2, "--machine-rank", rank, "--dist-url", url]
         assert main([str(word) for word in (*train, "--output", tmp_path / "two", *told, *more)]) == 0
 
-    assert on_machines(machine) == [None, None]
+    ends = on_machines(machine)
+    assert ends == [None, None], capfd.readouterr().err
     one, two = (weights(tmp_path / folder / last) for folder in ("one", "two"))
     assert same(one, two)
 
@@ -58,7 +60,7 @@ def test_a_host_whose_process_waits_too_long_says_so_in_one_line(monkeypatch, fa
 def test_batches_that_processes_cannot_fill_are_refused_before_they_start(fastreid_command, config_file, tmp_path):
     train = ["train", "--config", config_file, "--output", tmp_path / "run", "--num-processes", 2]
     outcome = fastreid_command(*train, "SOLVER.IMS_PER_BATCH", 17)
-    assert_one_line(outcome, "SOLVER.IMS_PER_BATCH 17 does not divide by the 2 processes")
+    assert_one_line(outcome, "SOLVER.IMS_PER_BATCH 17 does not divide by the 2 processes; make it a multiple of 2")
     outcome = fastreid_command(*train, "SOLVER.IMS_PER_BATCH", 40)
     assert_one_line(outcome, "a batch of 40 with 4 images each takes 10 identities, the training set has 8")
     assert not list((tmp_path / "run").glob("log.txt*"))  # no process has been
