@@ -145,6 +145,12 @@ def opened(monkeypatch) -> list[str]:
     return paths
 
 
+@pytest.fixture
+def without_proxy(monkeypatch) -> None:
+    """Ask servers of this machine directly, whatever the environment says."""
+    monkeypatch.setenv("no_proxy", "*")
+
+
 @contextmanager
 def interrupted_after(images: int):
     """Have somebody press Ctrl-C once so many images are read."""

@@ -5,7 +5,7 @@ from mmengine.registry import MODELS
 
 from agreid_plugin.hosts.mmengine.structures import PersonSample
 from agreid_plugin.nn.clip import tokenize
-from agreid_plugin.types import Batch
+from agreid_plugin.types import UNKNOWN, Batch
 
 VIT = {"size": "tiny", "image_size": (32, 16), "patch_size": 8, "width": 16, "depth": 2, "heads": 2, "drop_path": 0.0}
 CLIP = {
@@ -26,6 +26,7 @@ VIEWS = (0, 1, 1, 0, 1, 0)
 PIDS = (0, 0, 1, 1, 2, 2)
 ATTRIBUTES = ((0, 2), (0, 2), (1, -1), (1, 0), (-1, 1), (0, 1))
 SENTENCES = ("a man in red", "a person", "a woman", "someone with a bag", "a man with a hat", "two shoes")
+LABELS = {"pid": 7, "camera": 3, "view": 1, "platform": UNKNOWN, "sample_idx": 4, "gt_label": 2}
 
 BACKBONES = {
     "ViT": {"type": "agreid_plugin.ViTBackbone", "vit": VIT},

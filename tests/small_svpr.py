@@ -13,7 +13,7 @@ from agreid_plugin.types import PLATFORMS, Batch, View
 VARIANTS = list(READINGS)
 WIDTH, TEXT_WIDTH, PATCHES = 16, 8, 8
 SCHEMA = AttributeSchema({"hair": ("long", "short"), "bag": ("none", "hand", "back"), "hat": ("yes", "no")})
-THREE_WORDS = {"cctv": "ground", "wearable": "aerial", "uav": "<end_of_text>"}
+THREE_WORDS = {"cctv": "ground", "wearable": "aerial", "uav": "<end_of_text>"}  # of the released labels 0, 1, 2
 
 
 def small_clip(text_length: int = 48, layers: int = 3, text_layers: int = 2) -> CLIP:

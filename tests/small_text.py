@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
+from small_fastreid import write_tiny
 
 from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.hosts.fastreid.config import load_config
@@ -44,7 +44,7 @@ PROTOCOLS = ["T2I", "T2I-aerial", "T2I-ground"]
 
 
 @pytest.fixture(scope="session")
-def captioned(tmp_path_factory) -> Path:
+def captioned_pictures(tmp_path_factory) -> Path:
     """AG-Synth as TAG-PEDES: 3 people to train on, 3 to test with, 8 images each; odd captions among them."""
     root = tmp_path_factory.mktemp("captioned")
     folder = make_agsynth(root, ids=6, images_per_id=8, size=(32, 16), layout="tag-pedes", workers=1, progress=False)
@@ -57,15 +57,9 @@ def captioned(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def tiny(tmp_path, captioned) -> Path:
-    """A configuration that trains TAG-CLIP on `captioned` in seconds."""
-    return write_config(tmp_path, captioned)
-
-
-def write_config(folder: Path, root: Path) -> Path:
-    settings = {**TINY, "DATASETS": {**TINY["DATASETS"], "ROOT": str(root)}, "OUTPUT_DIR": str(folder / "run")}
-    (folder / "tiny.yml").write_text(yaml.safe_dump(settings))
-    return folder / "tiny.yml"
+def tiny_text(tmp_path, captioned_pictures) -> Path:
+    """A configuration that trains TAG-CLIP on `captioned_pictures` in seconds."""
+    return write_tiny(tmp_path, TINY, captioned_pictures)
 
 
 def annotations(folder: Path, split: str) -> list[dict]:

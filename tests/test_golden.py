@@ -191,7 +191,7 @@ def test_dropped_and_kept_parameters(converted, model):
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_features(runs, recorded, name):
+def test_features_are_those_recorded(runs, recorded, name):
     assert_close(runs[name].features, recorded[f"{name}.feat"])
 
 
@@ -276,13 +276,13 @@ def test_routing_in_training(step, recorded):
         assert_close(routing.logits, recorded[f"train.router_{router}_logits"])
 
 
-def test_logits(step, recorded):
+def test_logits_are_those_recorded(step, recorded):
     assert_close(step.outputs.identity.logits, recorded["train.heads.logits"])
     assert_close(step.outputs.local.logits, recorded["train.local_heads.logits"])
     assert_close(step.outputs.view.logits.flip(1), recorded["train.view_heads.logits"])  # there, aerial is 1
 
 
-def test_losses(step, recorded):
+def test_losses_are_those_recorded(step, recorded):
     assert set(step.losses) == {*LOSSES, "loss_view_predictor"}  # the last is ours and reaches the predictor alone
     for ours, released in LOSSES.items():
         tolerance = 1e-9 if released == "load_balance_loss" else CLOSE

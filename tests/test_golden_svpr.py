@@ -12,6 +12,7 @@ import pytest
 import torch
 from golden import detweights_clip
 from golden.recording import arrays_of, assert_near, shapes_of
+from small_svpr import THREE_WORDS
 from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
@@ -23,8 +24,7 @@ from agreid_plugin.types import UNKNOWN, Batch
 
 SHAPES = shapes_of("svpr_agreidv1")
 SCHEMA = AttributeSchema(QUT_GROUPS)
-WORDS = {"cctv": "ground", "wearable": "aerial", "uav": "<end_of_text>"}  # the released labels 0, 1, 2
-VIEWS, PLATFORMS = torch.tensor([1, 1, 0]), torch.tensor([1, 2, 0])  # ours, of these labels
+VIEWS, PLATFORMS = torch.tensor([1, 1, 0]), torch.tensor([1, 2, 0])  # ours, of the released labels 0, 1, 2
 CLOSE = 2e-5  # the released code differs from itself in float64 by up to 5e-6
 LOSSES = {
     "loss_cls": ("ce_cls", 0.25),
@@ -65,7 +65,7 @@ def converted(recorded) -> Converted:
 def model(converted) -> SVPR:
     with torch.device("meta"):  # nothing is drawn that the file fills
         clip = build_clip("ViT-B-16", text_length=100, quick_gelu=True)
-        model = SVPR(clip.image, clip.text, 20, SCHEMA, variant="released", words=WORDS)
+        model = SVPR(clip.image, clip.text, 20, SCHEMA, variant="released", words=THREE_WORDS)
     unfilled, unexpected = model.load_state_dict(converted.state, strict=False, assign=True)
     assert not unexpected
     assert {name.split(".")[0] for name in unfilled} == {"view_predictor"}
@@ -119,7 +119,7 @@ def test_the_sentence_at_test_time(model, recorded):
     assert text.tower.tokenize([sentence])[0].tolist() == recorded["tokens"].tolist()
 
 
-def test_features(run, recorded):
+def test_features_are_those_recorded(run, recorded):
     assert_close(run.features, recorded["eval.feat"])
     assert_close(run.features[:, 2 * 768 : 3 * 768], recorded["eval.feat"][:, 2 * 768 : 3 * 768], 1e-6)  # local
 
@@ -205,7 +205,7 @@ def step(model, run, recorded) -> tuple[SVPROutputs, Batch]:
     return SVPROutputs(features, *made, predicted=torch.zeros(8, 3)), data
 
 
-def test_logits(step, recorded):
+def test_logits_are_those_recorded(step, recorded):
     outputs = step[0]
     for head, name in (
         (outputs.identity, "cls"),
@@ -216,7 +216,7 @@ def test_logits(step, recorded):
         assert_close(head.logits, recorded[f"train.logits_{name}"])
 
 
-def test_losses(model, step, recorded):
+def test_losses_are_those_recorded(model, step, recorded):
     losses = {name: loss.item() for name, loss in model.losses(*step).items()}
     assert set(losses) == {*LOSSES, "loss_view_predictor"}  # the last is ours
     for ours, (released, weight) in LOSSES.items():

@@ -141,7 +141,7 @@ def test_what_is_dropped(converted):
     assert {len(keys) for keys in converted.unused.values()} == {2, 6, 10}
 
 
-def test_features(images, texts, recorded):
+def test_features_are_those_recorded(images, texts, recorded):
     assert_close(images.whole[:4], recorded["eval.v_cls"])
     assert_close(texts.whole[:6], recorded["eval.t_eos"])
     assert_close(images.selected.features[:4], recorded["eval.v_tse"])
@@ -185,7 +185,7 @@ def test_attention_and_selected_tokens(towers, images, texts, recorded):
 
 
 @pytest.mark.parametrize("soft_label", [0.0, 0.25, 0.5])
-def test_losses(model, steps, soft_label):
+def test_losses_are_those_recorded(model, steps, soft_label):
     expected, step = RECORDED_LOSSES["train_long"], steps["train_long"]
     alpha = {"global": expected["nitc_global"], "tse": expected["nitc_tse"]}
     alpha = expected.get(f"nitc_at_alpha_{soft_label}", alpha)

@@ -31,7 +31,8 @@ def test_ctrl_c_keeps_what_is_done_and_nothing_is_asked_again(caption_subjects, 
         assert signal.getsignal(signal.SIGINT) is before
         first = len(model.requests)
         assert 5 <= first < 12
-        assert f"interrupted; {first} captions are kept in {sidecar(captions_out, 'partial.jsonl')}" in str(stopped.value)
+        partial = sidecar(captions_out, "partial.jsonl")
+        assert f"interrupted; {first} captions are kept in {partial}" in str(stopped.value)
         assert "the same command continues" in str(stopped.value)
         assert "Ctrl-C again" in capfd.readouterr().err
         assert not captions_out.exists()

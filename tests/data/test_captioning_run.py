@@ -1,4 +1,4 @@
-"""Whole runs: annotations that can be read back, bad answers kept captions_out, a report that counts."""
+"""Whole runs: annotations that can be read back, bad answers kept out, a report that counts."""
 
 import json
 import threading

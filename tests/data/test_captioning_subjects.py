@@ -58,7 +58,7 @@ def test_bad_attribute_files_are_told(caption_subjects, tmp_path, name, text, wo
 def test_identities_with_names_have_attributes_too(tmp_path):
     trees.write_images(tmp_path / "crops", ["anna/1.jpg", "ben/2.jpg"])
     subjects = load_subjects("folder", tmp_path / "crops", identity_folders=True)
-    described = with_file(caption_subjects, tmp_path, {"ben": {"age": "old"}})
+    described = with_file(subjects, tmp_path, {"ben": {"age": "old"}})
     assert [(s.file_path, s.pid, dict(s.attributes)) for s in described] == [
         ("anna/1.jpg", 0, {}),
         ("ben/2.jpg", 1, {"age": "old"}),
@@ -67,7 +67,7 @@ def test_identities_with_names_have_attributes_too(tmp_path):
 
 def test_a_few_images_are_spread_over_all(caption_subjects):
     assert [subject.file_path for subject in spread(caption_subjects, 3)] == NAMES[::2]
-    assert spread(caption_subjects, 99) == subjects
+    assert spread(caption_subjects, 99) == caption_subjects
     with pytest.raises(InputError, match="limit is 0"):
         spread(caption_subjects, 0)
 

@@ -44,7 +44,7 @@ def made(tmp_path_factory) -> Path:
     return root
 
 
-def test_layouts(made):
+def test_every_layout_has_a_folder_of_its_own(made):
     assert tuple(NAMES) == LAYOUTS
     assert sorted(path.name for path in made.iterdir()) == sorted(NAMES.values())
 

@@ -48,7 +48,7 @@ def test_what_is_known_of_an_image_comes_back(index):
     assert found == {entry.path: entry for entry in IMAGES}
 
 
-def test_info(index):
+def test_info_tells_what_an_index_holds(index):
     info = index.info()
     assert (info.images, info.width, info.maker, info.chunks, info.complete) == (COUNT, WIDTH, "m", 4, True)
     assert (info.kind, info.recall, info.removed, info.effort) == ("flat", 1.0, 0, 0)

@@ -54,7 +54,7 @@ def test_bad_conditions_are_refused():
         Where(tags={"a b": "1"})
 
 
-def test_times():
+def test_times_are_read_as_seconds_and_nonsense_is_refused():
     assert parse_time("1970-01-02") == 86400
     assert parse_time("1970-01-01T01:00:00+01:00") == parse_time("1970-01-01T00:00:00Z") == 0
     assert parse_time("12.5") == 12.5

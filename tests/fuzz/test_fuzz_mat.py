@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.io
 from data import trees
+from fuzz_cases import refusal
 
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.mat_files import refuse_damaged
@@ -18,7 +19,7 @@ def test_good_files_pass(tmp_path, compressed):
     content = {"numbers": np.arange(6.0).reshape(2, 3), "text": "\u00e9\u4e00", "none": [], "yes": True, "z": 1 + 2j}
     cells = np.array(["a", 1, {"deep": [1, 2]}], dtype=object)
     scipy.io.savemat(tmp_path / "a.mat", {"s": {**content, "cells": cells}}, do_compression=compressed)
-    refuse_damaged(tmp_path / "a.mat")
+    assert refusal(lambda: refuse_damaged(tmp_path / "a.mat"), "a.mat") == ""
 
 
 @pytest.mark.parametrize("kind", [14, 8, 0, 0x020C, 200])

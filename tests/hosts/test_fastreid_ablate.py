@@ -2,10 +2,9 @@
 
 import csv
 import json
-import os
 import shutil
 import signal
-import threading
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -20,9 +19,10 @@ from small_fastreid import VISA, write_tiny
 
 from agreid_plugin.cli.ablate import read_grid
 from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.evaluation.processes import in_process
+from agreid_plugin.hosts.fastreid import ablate
 from agreid_plugin.hosts.fastreid.ablate import command_arguments, plan, run
 from agreid_plugin.hosts.fastreid.ablation_time import probe
-from agreid_plugin.hosts.fastreid.processes import in_process
 from agreid_plugin.trust import OPTION, trust
 
 CELLS = [(row, seed) for row in ("visa", "plain-queries") for seed in (0, 1)]
@@ -62,30 +62,21 @@ def interrupted(tmp_path_factory) -> tuple[Path, int]:
     make_agsynth(folder / "data", ids=8, images_per_id=12, size=(32, 16), workers=1, progress=False)
     write_config(folder, folder / "data")
     path = write_grid(folder)
-    with pytest.raises(KeyboardInterrupt), ctrl_c_when_there(folder / "out" / "visa" / "seed1" / "last_checkpoint"):
+    with pytest.raises(KeyboardInterrupt), ctrl_c_in_seed_1():
         list(run(plan(path, read_grid(path))))
     return path, (folder / "out" / "visa" / "seed0" / "results.json").stat().st_mtime_ns
 
 
 @contextmanager
-def ctrl_c_when_there(path: Path) -> Iterator[None]:
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not path.exists():
-            if ended.wait(0.01):
-                return
-        os.kill(os.getpid(), signal.SIGINT)
-
+def ctrl_c_in_seed_1() -> Iterator[None]:
+    """Have a run of seed 1 press Ctrl-C after its first checkpoint, and take no further step."""
     # A shell starts its background jobs deaf to Ctrl-C, and they pass it on.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    watcher = threading.Thread(target=watch)
-    watcher.start()
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ablate, "COMMAND", (sys.executable, str(ROOT / "tests" / "ctrl_c_early.py")))
+            yield
     finally:
-        ended.set()
-        watcher.join()
         signal.signal(signal.SIGINT, before)
 
 

@@ -112,7 +112,8 @@ def test_the_hosts_architectures_refuse_what_they_have_nothing_for(architecture,
         check_losses(configured(architecture, "CrossEntropyLoss", name))
 
 
-def test_who_makes_a_part_is_said(generous):
+@pytest.mark.usefixtures("generous")
+def test_who_makes_a_part_is_said():
     with pytest.raises(InputError, match=r"; Generous, SVPR, TAGCLIP, VDT, ViSA do$"):
         check_losses(configured("Baseline", "OrthogonalLoss"))
     with pytest.raises(InputError, match=r"needs routers, which VDT does not make; Generous, ViSA do$"):

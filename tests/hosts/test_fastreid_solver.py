@@ -16,8 +16,8 @@ from agreid_plugin.hosts.fastreid.trainer import Trainer
 pytest_plugins = ("small_text",)
 
 
-def test_groups_of_the_optimizer(tiny):
-    cfg = configured(tiny, "SOLVER.WEIGHT_DECAY", 0.02)
+def test_groups_of_the_optimizer(tiny_text):
+    cfg = configured(tiny_text, "SOLVER.WEIGHT_DECAY", 0.02)
     model = build_model(cfg)
     optimizer, _ = Trainer.build_optimizer(cfg, model)
     names = {id(value): name for name, value in model.named_parameters()}
@@ -35,8 +35,8 @@ def test_groups_of_the_optimizer(tiny):
     assert len(optimizer.param_groups) == 4
 
 
-def test_the_cosine_falls_with_every_iteration(tiny):
-    cfg = configured(tiny, "SOLVER.MAX_EPOCH", 3, "SOLVER.WARMUP_ITERS", 4, "SOLVER.WARMUP_FACTOR", 0.01)
+def test_the_cosine_falls_with_every_iteration(tiny_text):
+    cfg = configured(tiny_text, "SOLVER.MAX_EPOCH", 3, "SOLVER.WARMUP_ITERS", 4, "SOLVER.WARMUP_FACTOR", 0.01)
     weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
     optimizer = torch.optim.AdamW([{"params": [w], "lr": rate} for w, rate in zip(weights, (1e-3, 1e-2), strict=True)])
     scheduler = solver.cosine_by_iteration(cfg, optimizer, iters_per_epoch=4)
@@ -75,35 +75,35 @@ def state_after(path, epochs: int, steps: int) -> tuple[dict, float]:
     return schedule.state_dict(), optimizer.param_groups[0]["lr"]
 
 
-def test_a_longer_cosine_by_iteration_is_told_and_holds_from_the_first_step(tiny, caplog):
-    state, _ = state_after(tiny, epochs=2, steps=5)
-    optimizer, schedule = by_iteration(tiny, epochs=4)
+def test_a_longer_cosine_by_iteration_is_told_and_holds_from_the_first_step(tiny_text, caplog):
+    state, _ = state_after(tiny_text, epochs=2, steps=5)
+    optimizer, schedule = by_iteration(tiny_text, epochs=4)
     solver.continue_schedule(schedule, state)
     told = "resumed with another schedule (steps 16 in place of 8): the rate is what it says from here on"
     assert [record.getMessage() for record in caplog.records] == [told]
     for steps in (5, 6):
-        _, expected = state_after(tiny, epochs=4, steps=steps)
+        _, expected = state_after(tiny_text, epochs=4, steps=steps)
         assert optimizer.param_groups[0]["lr"] == expected
         optimizer.step()
         schedule.step()
 
 
-def test_the_same_cosine_by_iteration_goes_on_without_a_word(tiny, caplog):
-    state, rate = state_after(tiny, epochs=2, steps=5)
-    optimizer, schedule = by_iteration(tiny, epochs=2)
+def test_the_same_cosine_by_iteration_goes_on_without_a_word(tiny_text, caplog):
+    state, rate = state_after(tiny_text, epochs=2, steps=5)
+    optimizer, schedule = by_iteration(tiny_text, epochs=2)
     optimizer.param_groups[0]["lr"] = rate  # as the optimizer's own state says
     solver.continue_schedule(schedule, state)
     optimizer.step()
     schedule.step()
-    assert optimizer.param_groups[0]["lr"] == state_after(tiny, epochs=2, steps=6)[1]
+    assert optimizer.param_groups[0]["lr"] == state_after(tiny_text, epochs=2, steps=6)[1]
     assert not caplog.records
 
 
 @pytest.mark.parametrize(("before", "now"), [("epoch", "iteration"), ("iteration", "epoch")])
-def test_epochs_are_not_taken_for_iterations(tiny, before, now):
+def test_epochs_are_not_taken_for_iterations(tiny_text, before, now):
     def schedule(step: str) -> torch.optim.lr_scheduler.LRScheduler:
         optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2))], lr=1e-3)
-        cfg = configured(tiny, "SOLVER.SCHED_STEP", step, "SOLVER.WARMUP_ITERS", 0)
+        cfg = configured(tiny_text, "SOLVER.SCHED_STEP", step, "SOLVER.WARMUP_ITERS", 0)
         return Trainer.build_lr_scheduler(cfg, optimizer, 4)["lr_sched"]
 
     told = f"of another schedule (SOLVER.SCHED_STEP was {before} there, it is {now} here)"

@@ -12,14 +12,15 @@ from fastreid.evaluation import inference_on_dataset
 from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
 from PIL import Image
+from small_fastreid import write_tiny
 from small_text import (
     PROTOCOLS,
     SHAPE,
+    TINY,
     annotations,
     batch_of,
     configured,
     write_annotations,
-    write_config,
 )
 
 from agreid_plugin.data.captions import clean
@@ -70,9 +71,9 @@ def picture(cfg) -> Image.Image:
     return Image.new("RGB", tuple(reversed(cfg.INPUT.SIZE_TRAIN)), (10, 200, 90))
 
 
-def test_a_training_from_end_to_end(tiny, tmp_path, fastreid_command):
+def test_a_training_from_end_to_end(tiny_text, tmp_path, fastreid_command):
     run = tmp_path / "run"
-    outcome = fastreid_command("train", "--config", tiny)
+    outcome = fastreid_command("train", "--config", tiny_text)
     assert outcome.code == 0, outcome.err
     results = json.loads((run / "results.json").read_text())["TAG-PEDES"]
     assert list(results) == PROTOCOLS
@@ -93,19 +94,19 @@ def test_a_training_from_end_to_end(tiny, tmp_path, fastreid_command):
     assert not (run / "model_best.pth").exists()
 
     weights = ("--weights", run / "model_final.pth", "--output", tmp_path / "e")
-    outcome = fastreid_command("eval", "--config", tiny, *weights)
+    outcome = fastreid_command("eval", "--config", tiny_text, *weights)
     assert outcome.code == 0, outcome.err
     assert json.loads((tmp_path / "e" / "results.json").read_text())["TAG-PEDES"] == results
 
 
-def test_a_resumed_run_goes_on_where_it_was(tiny, tmp_path, fastreid_command):
+def test_a_resumed_run_goes_on_where_it_was(tiny_text, tmp_path, fastreid_command):
     run = tmp_path / "run"
-    assert fastreid_command("train", "--config", tiny).code == 0
+    assert fastreid_command("train", "--config", tiny_text).code == 0
     whole = read_checkpoint(run / "model_final.pth")
     for name in ("model_final.pth", "results.json"):
         (run / name).unlink()
     (run / "last_checkpoint").write_text("model_0000.pth")  # as if it had ended after its first epoch
-    outcome = fastreid_command("train", "--config", tiny, "--resume")
+    outcome = fastreid_command("train", "--config", tiny_text, "--resume")
     assert outcome.code == 0, outcome.err
     assert "Starting training from epoch 1" in outcome.out
     resumed = read_checkpoint(run / "model_final.pth")
@@ -120,12 +121,12 @@ def test_a_resumed_run_goes_on_where_it_was(tiny, tmp_path, fastreid_command):
     assert moments == [4, 4]
 
 
-def test_soft_labels_grow_over_the_first_epoch(tiny):
+def test_soft_labels_grow_over_the_first_epoch(tiny_text):
     class Stub:
         iters_per_epoch, storage = 10, EventStorage()
 
-    ramp, trainer = SoftLabelRamp(configured(tiny)), Stub()
-    ramp.trainer, trainer.model = trainer, build_model(configured(tiny))
+    ramp, trainer = SoftLabelRamp(configured(tiny_text)), Stub()
+    ramp.trainer, trainer.model = trainer, build_model(configured(tiny_text))
     shares = []
     for trainer.iter in (0, 1, 5, 10, 25):
         ramp.before_step()
@@ -134,14 +135,14 @@ def test_soft_labels_grow_over_the_first_epoch(tiny):
 
 
 @pytest.fixture
-def with_val(tmp_path, captioned) -> Path:
+def with_val(tmp_path, captioned_pictures) -> Path:
     """The configuration on a copy whose last training person is there to validate with."""
-    root = shutil.copytree(captioned, tmp_path / "data")
+    root = shutil.copytree(captioned_pictures, tmp_path / "data")
     train = annotations(root / "TAG-PEDES", "train")
     last = max(entry["id"] for entry in train)
     write_annotations(root / "TAG-PEDES", "train", [entry for entry in train if entry["id"] != last])
     write_annotations(root / "TAG-PEDES", "val", [entry for entry in train if entry["id"] == last])
-    return write_config(tmp_path, root)
+    return write_tiny(tmp_path, TINY, root)
 
 
 def test_the_best_model_is_chosen_on_the_validation_split(with_val, tmp_path, fastreid_command):
@@ -158,8 +159,8 @@ def test_the_best_model_is_chosen_on_the_validation_split(with_val, tmp_path, fa
     assert list(json.loads((run / "eval" / "results.json").read_text())["TAG-PEDES"]) == PROTOCOLS
 
 
-def test_the_test_split_selects_only_if_named(tiny, tmp_path, fastreid_command):
-    outcome = fastreid_command("train", "--config", tiny, "TEST.BEST_METRIC", "TAG-PEDES/T2I/mAP")
+def test_the_test_split_selects_only_if_named(tiny_text, tmp_path, fastreid_command):
+    outcome = fastreid_command("train", "--config", tiny_text, "TEST.BEST_METRIC", "TAG-PEDES/T2I/mAP")
     assert outcome.code == 0, outcome.err
     results = json.loads((tmp_path / "run" / "results.json").read_text())["TAG-PEDES"]
     final = read_checkpoint(tmp_path / "run" / "model_final.pth")
@@ -172,8 +173,8 @@ def evaluated(cfg, model) -> MultiProtocolEvaluator:
     return evaluator
 
 
-def test_features_are_the_models_own_and_numbers_follow_from_them(tiny):
-    cfg = configured(tiny)
+def test_features_are_the_models_own_and_numbers_follow_from_them(tiny_text):
+    cfg = configured(tiny_text)
     torch.manual_seed(0)
     model = build_model(cfg).eval()
     evaluator = evaluated(cfg, model)
@@ -197,17 +198,18 @@ def test_features_are_the_models_own_and_numbers_follow_from_them(tiny):
     assert len(gallery) == len(features.records)
 
 
-def test_flip_testing_mirrors_images_and_leaves_captions(tiny):
-    cfg = configured(tiny)
+def test_flip_testing_mirrors_images_and_leaves_captions(tiny_text):
+    cfg = configured(tiny_text)
     torch.manual_seed(0)
     model = build_model(cfg).eval()
-    plain, flipped = (evaluated(configured(tiny, "TEST.FLIP.ENABLED", flip), model).features for flip in (False, True))
+    flips = (configured(tiny_text, "TEST.FLIP.ENABLED", flip) for flip in (False, True))
+    plain, flipped = (evaluated(each, model).features for each in flips)
     assert not np.allclose(plain.images[0], flipped.images[0])
     np.testing.assert_array_equal(plain.captions[0], flipped.captions[0])
 
 
-def test_the_evaluator_serves_the_hosts_loop(tiny):
-    cfg = configured(tiny)
+def test_the_evaluator_serves_the_hosts_loop(tiny_text):
+    cfg = configured(tiny_text)
     model = build_model(cfg)
     (test_set,) = test_sets(cfg)
     loader, evaluator = Trainer.build_evaluator(cfg, test_set)
@@ -215,22 +217,23 @@ def test_the_evaluator_serves_the_hosts_loop(tiny):
     assert set(inference_on_dataset(model, loader, evaluator)) > {"T2I/mAP", "T2I-aerial/Rank-1"}
 
 
-def test_two_processes_train_and_evaluate_as_one_does(tiny, tmp_path, fastreid_command):
+def test_two_processes_train_and_evaluate_as_one_does(tiny_text, tmp_path, fastreid_command):
     """With ten of a batch in each process; the numbers of both are by the main one's running statistics."""
-    outcome = fastreid_command("train", "--config", tiny, "--num-processes", 2, "TEST.IMS_PER_BATCH", 20)
+    outcome = fastreid_command("train", "--config", tiny_text, "--num-processes", 2, "TEST.IMS_PER_BATCH", 20)
     assert outcome.code == 0, outcome.err
     weights = ("--weights", tmp_path / "run" / "model_final.pth", "--output", tmp_path / "one")
-    assert fastreid_command("eval", "--config", tiny, *weights, "TEST.IMS_PER_BATCH", 10).code == 0
+    assert fastreid_command("eval", "--config", tiny_text, *weights, "TEST.IMS_PER_BATCH", 10).code == 0
     two, one = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("run", "one"))
     assert two == one
 
 
-def test_saved_features_keep_the_captions(tiny, tmp_path, fastreid_command):
-    assert fastreid_command("train", "--config", tiny, *of_tbps(), "SOLVER.WARMUP_ITERS", 0).code == 0
+def test_saved_features_keep_the_captions(tiny_text, tmp_path, fastreid_command):
+    assert fastreid_command("train", "--config", tiny_text, *of_tbps(), "SOLVER.WARMUP_ITERS", 0).code == 0
     weights, file = ("--weights", tmp_path / "run" / "model_final.pth"), tmp_path / "features.npz"
     saved = ("--save-features", file, "--output", tmp_path / "a", "--num-machines", 1, *of_tbps())
-    assert fastreid_command("eval", "--config", tiny, *weights, *saved).code == 0
-    outcome = fastreid_command("eval", "--config", tiny, "--features", file, "--calibrate", "--output", tmp_path / "b")
+    assert fastreid_command("eval", "--config", tiny_text, *weights, *saved).code == 0
+    calibrated = ("--features", file, "--calibrate", "--output", tmp_path / "b")
+    outcome = fastreid_command("eval", "--config", tiny_text, *calibrated)
     assert outcome.code == 0, outcome.err
     first, second = (json.loads((tmp_path / name / "results.json").read_text()) for name in "ab")
     assert first == second
@@ -257,35 +260,36 @@ def test_saved_features_keep_the_captions(tiny, tmp_path, fastreid_command):
         (["SOLVER.OPT", "SGD"], ["SOLVER.BETAS is for Adam and its kin, SOLVER.OPT is SGD"]),
     ],
 )
-def test_mistakes_are_one_line(tiny, fastreid_command, overrides, words):
-    assert_one_line(fastreid_command("train", "--config", tiny, *overrides), *words)
+def test_mistakes_are_one_line(tiny_text, fastreid_command, overrides, words):
+    assert_one_line(fastreid_command("train", "--config", tiny_text, *overrides), *words)
 
 
-def test_pairs_are_what_explaining_counts(tiny):
+def test_pairs_are_what_explaining_counts(tiny_text):
     # 24 images, two captions each but for one image with one
     batch = ["SOLVER.IMS_PER_BATCH", "25", "SOLVER.WARMUP_ITERS", "0"]
-    found = {title: dict(rows) for title, rows in explain(tiny, batch).items()}
+    found = {title: dict(rows) for title, rows in explain(tiny_text, batch).items()}
     assert "refused" not in found["training sets"]
     assert found["optimizer"]["AdamW"].startswith("2 epochs of 1 iterations")
-    found = dict(explain(tiny, [*batch, "INPUT.CAPTIONS", "one"])["training sets"])
+    found = dict(explain(tiny_text, [*batch, "INPUT.CAPTIONS", "one"])["training sets"])
     assert "the training set has 24 images, less than one batch" in found["refused"]
 
 
-def test_images_without_captions_are_refused_by_explaining_too(tiny, market):
-    found = dict(explain(tiny, ["DATASETS.NAMES", "['Market1501']", "DATASETS.ROOT", str(market)])["training sets"])
+def test_images_without_captions_are_refused_by_explaining_too(tiny_text, market):
+    sets = ["DATASETS.NAMES", "['Market1501']", "DATASETS.ROOT", str(market)]
+    found = dict(explain(tiny_text, sets)["training sets"])
     assert "TAGCLIP learns from captions, but Market1501 has none" in found["refused"]
 
 
-def test_sdm_and_further_losses(tiny):
-    model = build_model(configured(tiny, "MODEL.TAG_CLIP.OBJECTIVE", "sdm", "MODEL.LOSSES.NAME", ["VIAL"])).train()
+def test_sdm_and_further_losses(tiny_text):
+    model = build_model(configured(tiny_text, "MODEL.TAG_CLIP.OBJECTIVE", "sdm", "MODEL.LOSSES.NAME", ["VIAL"])).train()
     with EventStorage():
         losses = model(batch_of(model, torch.rand(4, 3, 32, 16) * 255))
     assert {"loss_sdm", "loss_sdm_local", "loss_vial"} < set(losses)
     assert model.logit_scale is None
 
 
-def test_patches_are_frozen_when_asked(tiny):
+def test_patches_are_frozen_when_asked(tiny_text):
     for frozen in (True, False):
-        model = build_model(configured(tiny, "MODEL.TAG_CLIP.FREEZE_PATCHES", frozen))
+        model = build_model(configured(tiny_text, "MODEL.TAG_CLIP.FREEZE_PATCHES", frozen))
         assert model.image.tower.visual.conv1.weight.requires_grad is not frozen
         assert model.image.tower.visual.class_embedding.requires_grad

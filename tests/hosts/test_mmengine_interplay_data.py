@@ -4,10 +4,7 @@ import numpy as np
 from mmengine.dataset import Compose
 from mmengine.registry import DATASETS
 from PIL import Image
-
-from agreid_plugin.types import UNKNOWN
-
-LABELS = {"pid": 7, "camera": 3, "view": 1, "platform": UNKNOWN, "sample_idx": 4, "gt_label": 2}
+from small_mmengine import LABELS
 
 
 def test_transforms_of_mmcv_and_mmpretrain_stand_between(tmp_path):

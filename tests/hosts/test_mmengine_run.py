@@ -16,6 +16,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features
 from agreid_plugin.hosts.mmengine import run
 from agreid_plugin.hosts.mmengine.config import load_config
+from agreid_plugin.hosts.mmengine.metrics import MultiProtocolMetric
 
 AVERAGED = 'custom_hooks.append(dict(type="EMAHook", momentum=0.5))\n'
 THE_SAME_IN_FASTREID = {
@@ -137,7 +138,10 @@ def test_averaged_weights_and_accumulated_gradients(fastreid_command, tiny_py, t
     ("change", "words"),
     [
         (["modle.type", "x"], ["command line: key modle.type unknown (did you mean model?)"]),
-        (["model.type"], ["'model.type' has no partner"]),
+        (["model.type"], ["'model.type' has no value"]),
+        (["train_cfg.max_epochs=60"], ["write 'train_cfg.max_epochs 60' instead"]),
+        (["train_cfg.max_epochs=60", "optim_wrapper.optimizer.lr=1e-3"], ["write 'train_cfg.max_epochs 60' instead"]),
+        (["epoch_1.pth"], ["continues the run in work_dir", "write load_from epoch_1.pth"]),
         (["model.type", "agreid_plugin.VTD"], ["'agreid_plugin.VTD' unknown (did you mean agreid_plugin.VDT?)"]),
         (["optim_wrapper.optimizer.lrr", "1"], ["SGD has no argument 'lrr' (did you mean lr?)"]),
         (["train_dataloader.dataset.name", "CRGO"], ["'CRGO' unknown (did you mean CARGO?)"]),
@@ -160,7 +164,8 @@ def test_mixed_precision_without_a_gpu(fastreid_command, tiny_py, monkeypatch, t
     assert fastreid_command(*train, "AmpOptimWrapper").code == 0  # ours, in our scope
 
 
-def test_files_that_are_no_configurations(fastreid_command, tiny_py, tmp_path):
+@pytest.mark.usefixtures("tiny_py")
+def test_files_that_are_no_configurations(fastreid_command, tmp_path):
     assert_one_line(
         fastreid_command("train", "--config", tmp_path / "tini.py"), "does not exist (did you mean tiny.py?)"
     )
@@ -191,6 +196,31 @@ def test_evaluation_that_cannot_be(fastreid_command, tiny_py, tmp_path):
     assert_one_line(outcome, "fits 0 of the model's 43 tensors")
     outcome = fastreid_command(*evaluate, "--weights", tmp_path / "other.pth", "test_dataloader", "None")
     assert_one_line(outcome, "has no test_dataloader")
+
+
+@pytest.mark.parametrize(
+    "option", [["--rerank"], ["--save-features", "features.npz"], ["--calibrate"], ["--bootstrap", 10]]
+)
+def test_options_that_no_metric_heeds_are_refused(fastreid_command, tiny_py, tmp_path, option):
+    evaluate = ["eval", "--config", tiny_py, "--output", tmp_path / "eval", *option]
+    other = "{'type': 'mmengine.DumpResults', 'out_file_path': 'x.pkl'}"
+    outcome = fastreid_command(*evaluate, "test_evaluator", other)
+    words = "needs agreid_plugin.MultiProtocolMetric in test_evaluator: add it, or leave"
+    assert_one_line(outcome, f"error: {option[0]} {words} {option[0]} out")
+
+
+def test_protocols_of_another_dataset_are_refused(fastreid_command, tiny_py, tmp_path):
+    evaluate = ["eval", "--protocols", "A2G", "--config", tiny_py, "--output", tmp_path / "eval"]
+    outcome = fastreid_command(*evaluate, "test_dataloader.dataset.type", "mmengine.BaseDataset")
+    assert_one_line(outcome, "--protocols needs agreid_plugin.ReIDDataset in test_dataloader: add it, or leave")
+
+
+def test_a_metric_made_of_ours_heeds_the_options(tiny_py):
+    made = type("Mine", (MultiProtocolMetric,), {})
+    for kind in (made, MultiProtocolMetric, "agreid_plugin.MultiProtocolMetric", "MultiProtocolMetric"):
+        cfg = load_config(tiny_py)
+        cfg.test_evaluator = [{"type": "mmengine.DumpResults", "out_file_path": "x.pkl"}, {"type": kind}]
+        assert [part["type"] for part in run._own_metrics(cfg)] == [kind]
 
 
 def test_two_processes(fastreid_command, tiny_py, tmp_path):

@@ -7,13 +7,13 @@ import pytest
 import torch
 from mmengine.registry import TRANSFORMS
 from PIL import Image
+from small_mmengine import LABELS
 
 from agreid_plugin.data import augment
 from agreid_plugin.data.augment.pool import AugmentationPool
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.structures import PersonSample
 from agreid_plugin.nn.clip import EOT, SOT, tokenize
-from agreid_plugin.types import UNKNOWN
 
 OURS = {
     "PLRM": augment.PLRM,
@@ -21,7 +21,6 @@ OURS = {
     "PatchShuffle": augment.PatchShuffle,
     "AugmentationPool": AugmentationPool,
 }
-LABELS = {"pid": 7, "camera": 3, "view": 1, "platform": UNKNOWN, "sample_idx": 4, "gt_label": 2}
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def _resumed(tmp_path, evil):
     ],
     ids=["MODEL.WEIGHTS", "PRETRAIN_PATH", "--resume"],
 )
-def test_train(fastreid_command, config, evil, marker, tmp_path, overrides):
+def test_training_refuses_a_checkpoint_that_runs_code(fastreid_command, config, evil, marker, tmp_path, overrides):
     outcome = fastreid_command("train", "--config", config, *overrides(tmp_path, evil))
     assert_one_line(outcome, *ASKS)
     assert not marker.exists()

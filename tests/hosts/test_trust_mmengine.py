@@ -50,7 +50,7 @@ def _resumed(tmp_path, evil):
     ],
     ids=["load_from", "pretrained", "init_cfg", "--resume"],
 )
-def test_train(fastreid_command, tiny_py, evil, marker, tmp_path, arguments):
+def test_training_refuses_a_checkpoint_that_runs_code(fastreid_command, tiny_py, evil, marker, tmp_path, arguments):
     argv = ["train", "--config", tiny_py, "--output", tmp_path / "run", *arguments(tmp_path, evil)]
     assert_one_line(fastreid_command(*argv), *ASKS)
     assert not marker.exists()

@@ -160,8 +160,10 @@ def history(folder: Path):
     """Have a run's folder hold what it wrote down in training."""
     path = folder / "metrics.json"
     path.write_text("".join(f"{json.dumps(line)}\n" for line in HISTORY))
-    yield
-    path.unlink()
+    try:
+        yield
+    finally:
+        path.unlink()
 
 
 def test_the_patches_drawn_are_those_nearest_to_the_query(draw, made):

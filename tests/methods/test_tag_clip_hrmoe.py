@@ -2,9 +2,11 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
+from draws import draw
 from small_tag_clip import small_clip
 from torch import Tensor, nn
 
@@ -18,6 +20,7 @@ from agreid_plugin.types import View
 WIDTH, PATCHES = 16, 8
 LEAVES = ("weight", "bias")
 KINDS = {"moe": MoEBlock, "hr_moe": HRMoEBlock}
+drawn = partial(draw, seed=1)
 
 
 def small_tower() -> ImageTower:
@@ -42,10 +45,6 @@ def grown(block: MoEBlock) -> MoEBlock:
     if isinstance(block, HRMoEBlock):
         block.image_router.weight.data = torch.randn(2, WIDTH, generator=generator).to(block.image_router.weight)
     return block
-
-
-def drawn(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def slow_block(block: HRMoEBlock, tokens: Tensor) -> Tensor:

@@ -1,12 +1,16 @@
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
+from draws import draw
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.nn.token_selection import TokenSelection, patches_allowed, strongest, words_allowed
 
 WIDTH, OUT = 4, 6
+drawn = partial(draw, seed=1)
 
 
 def selection(candidates: int = 10, share: float = 0.3, **arguments) -> TokenSelection:
@@ -15,10 +19,6 @@ def selection(candidates: int = 10, share: float = 0.3, **arguments) -> TokenSel
     torch.nn.init.normal_(made.norm.weight)
     torch.nn.init.normal_(made.norm.running_mean)
     return made
-
-
-def drawn(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def slow_feature(made: TokenSelection, tokens: list[Tensor]) -> Tensor:

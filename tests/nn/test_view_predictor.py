@@ -1,13 +1,17 @@
 """The classifier of views, against a loop over patches, and that nothing else learns from it."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from draws import draw
 from torch import Tensor, nn
 
 from agreid_plugin.nn.view_predictor import ViewPredictor
 from agreid_plugin.nn.vit import VisionTransformer
+
+drawn = partial(draw, seed=1)
 
 
 def predictor(width: int = 4, **arguments) -> ViewPredictor:
@@ -17,10 +21,6 @@ def predictor(width: int = 4, **arguments) -> ViewPredictor:
     for parameter in made.parameters():
         nn.init.normal_(parameter)
     return made
-
-
-def drawn(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def slow_logits(made: ViewPredictor, patches: Tensor) -> Tensor:
