@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
 
 from tabulate import tabulate
@@ -61,7 +62,7 @@ def save_thresholds(
 
 
 class _Passing(logging.Handler):
-    """Hands records to another logger."""
+    """Hands records to another logger, with their words filled in: mmengine's takes equal patterns for a repetition."""
 
     def __init__(self, target: logging.Logger):
         super().__init__()
@@ -69,7 +70,9 @@ class _Passing(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.target.isEnabledFor(record.levelno):
-            self.target.handle(record)
+            filled = copy(record)
+            filled.msg, filled.args = record.getMessage(), None
+            self.target.handle(filled)
 
 
 def speak_through(logger: logging.Logger) -> None:

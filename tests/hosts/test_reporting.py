@@ -6,6 +6,7 @@ from errno import ENOSPC
 
 import numpy as np
 import pytest
+from mmengine.logging.logger import FilterDuplicateWarning
 
 from agreid_plugin.data.datasets import load
 from agreid_plugin.errors import InputError
@@ -88,6 +89,16 @@ def test_the_host_says_what_the_package_logs(host):
     logger.setLevel(logging.WARNING)
     logging.getLogger("agreid_plugin.hosts.weights").info("loaded %d", 4)
     assert len(records) == 1
+
+
+def test_warnings_of_one_pattern_are_all_told_by_mmengine(host):
+    logger, records = host
+    (handler,) = logger.handlers
+    handler.addFilter(FilterDuplicateWarning())
+    speak_through(logger)
+    for name in ("epoch_1.pth", "epoch_2.pth", "epoch_2.pth"):
+        logging.getLogger("agreid_plugin.hosts.weights").warning("%s was not written", name)
+    assert [record.getMessage() for record in records] == ["epoch_1.pth was not written", "epoch_2.pth was not written"]
 
 
 def test_the_host_tells_of_a_full_disk(host, tmp_path):
