@@ -120,6 +120,7 @@ def test_every_line_is_one_that_is_run_here_or_by_ci():
     assert programs == {*LAUNCHERS, "pytest", "pip"}
     ci = (ROOT / ".ci" / "run").read_text()
     assert "tools/run pytest\n" in ci
+    assert f"{' '.join(shell_lines()[0])}\n" in ci  # the first one also at its full size
     assert ".ci/existing-environment" in ci  # which takes the lines with pip out of the README
 
 
