@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fastreid.utils.events import EventStorage
 
+from agreid_plugin.data.workers import crashes_named
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.processes import in_process, print_into
 from agreid_plugin.hosts.fastreid.ablation_runs import Grid, Run
@@ -68,9 +69,10 @@ def probe(run: Run, trusting: bool) -> float:
         cfg.OUTPUT_DIR = folder
         use_cpu_without_gpu(cfg)
         try:
-            trainer = Trainer(cfg)
-            method_of(cfg).skip_stages(plain(trainer.model))
-            return _seconds_a_step(trainer) * trainer.max_iter
+            with crashes_named():
+                trainer = Trainer(cfg)
+                method_of(cfg).skip_stages(plain(trainer.model))
+                return _seconds_a_step(trainer) * trainer.max_iter
         except Exception as error:
             raise InputError(f"row {run.row!r} cannot be trained: {first_line(error)}") from None
 

@@ -152,7 +152,7 @@ class ReIDDataset(BaseDataset):
         for name, records in chosen.items():
             if not records:
                 raise InputError(f"dataset {name} under {os.path.abspath(self.data_root)} has no train images")
-        schema = training_schema(self.attributes, datasets, self.missing_attributes)
+        schema = training_schema(self.attributes, datasets, chosen, self.missing_attributes)
         if self.tokenize:
             chosen, translations = training_captions(self.tokenize, self.which == "all", datasets, chosen)
         # By such words fast-reid sorts identities: a label is the same person in both hosts.

@@ -23,13 +23,17 @@ _logger = logging.getLogger(__name__)
 
 
 def training_schema(
-    asked: Sequence[Any] | Mapping[str, Any] | None, datasets: Sequence[Dataset], missing: bool
+    asked: Sequence[Any] | Mapping[str, Any] | None,
+    datasets: Sequence[Dataset],
+    records: Mapping[str, Sequence[Record]],
+    missing: bool,
 ) -> AttributeSchema | None:
     """Return the attributes to give with each training image, None if there are none to learn.
 
     Args:
         asked: names of the datasets' attributes, all without any; or what a model is told of them, see `schema_of`.
         datasets: what is trained on.
+        records: their training images, by dataset.
         missing: learn although an attribute file lacks some training identities.
     """
     if asked is None:
@@ -37,12 +41,11 @@ def training_schema(
     schema = _schema(asked, datasets)
     if schema is None:
         return None
-    chosen = {dataset.name: dataset.split("train") for dataset in datasets}
     for dataset in () if missing else datasets:
-        require_described(dataset, chosen[dataset.name], "missing_attributes=True")
-    records = [record for found in chosen.values() for record in found]
+        require_described(dataset, records[dataset.name], "missing_attributes=True")
+    every = [record for found in records.values() for record in found]
     with said_of("attributes"):
-        check_labels(schema, records, len(records), _logger)
+        check_labels(schema, every, len(every), _logger)
     return schema
 
 
