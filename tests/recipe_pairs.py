@@ -36,10 +36,10 @@ def both_forms(name: str, root: Path) -> SimpleNamespace:
         patch.setenv("FASTREID_DATASETS", str(root))
         yml, py = load_config(path.with_suffix(".yml")), Config.fromfile(path.with_suffix(".py"))
     init_default_scope("agreid_plugin")
-    return SimpleNamespace(yml=yml, py=py, cfg=_buildable(yml, str(root)), config=_without_weights(py))
+    return SimpleNamespace(yml=yml, py=py, cfg=prepare(yml, str(root)), config=_without_weights(py))
 
 
-def _buildable(yml, root):
+def prepare(yml, root):
     """Return a configuration of fast-reid's with the number of identities, the attributes, and no weights."""
     cfg = changed(changed(yml, "MODEL.BACKBONE.PRETRAIN", False), "MODEL.HEADS.NUM_CLASSES", identities(yml))
     if cfg.MODEL.BACKBONE.PRETRAIN_PATH.endswith(".pt"):  # CLIP's, which would tell the activation
