@@ -1,6 +1,6 @@
 """Snapshots of what users' files and checkpoints depend on: a change of it is seen in `tests/snapshots`.
 
-`tools/run python tests/test_snapshots.py` writes them anew where the change is meant. Watched are the configuration keys
+`tools/run python tests/test_snapshots.py` writes them anew where the change is meant. Watched are configuration keys
 with their defaults, the names in both hosts' registries with their arguments, the options of the command, and of every
 recipe the parameters of its model by name and shape, with a number that the first weights from seed 0 come to.
 """
@@ -24,7 +24,7 @@ from torch import nn
 from agreid_plugin.cli.main import build_parser
 from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.hosts.fastreid import catalog
-from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.config import declared, load_config
 from agreid_plugin.hosts.mmengine import catalog as mmengine_catalog
 from agreid_plugin.hosts.mmengine import registry
 
@@ -45,7 +45,7 @@ def list_recipes() -> list[str]:
 def list_keys() -> dict[str, str]:
     """Our configuration keys of fast-reid with their defaults."""
     cfg, found = get_cfg(), {}
-    for path in catalog.keys():
+    for path in declared():
         node = cfg
         for name in path.split("."):
             node = node[name]
