@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-Reply = str | tuple[int, str] | tuple[int, str, dict[str, str]]
+Reply = str | tuple[int, str] | tuple[int, str, dict[str, str]] | Iterator[bytes]
 SENTENCE = "A young woman with long black hair wears a white shirt and blue jeans, number {}."
 
 
@@ -21,7 +24,10 @@ def completion(text: Any, finish: str = "stop") -> str:
 
 
 class Model:
-    """Answers requests by a function of (number of the request from 1, its body); a plain text is a good answer."""
+    """Answers requests by a function of (number of the request from 1, its body).
+
+    A plain text is a good answer; pieces of bytes are sent as they come, in place of status, headers and all.
+    """
 
     def __init__(self, reply: Callable[[int, dict[str, Any]], Reply]):
         self.reply = reply
@@ -67,22 +73,37 @@ def numbered(number: int, _body: dict[str, Any]) -> str:
     return SENTENCE.format(number)
 
 
+def certificate(folder: Path) -> Path:
+    """Make a certificate of this machine, which has signed it itself, and its key, in one file."""
+    path = folder / "machine.pem"
+    told = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(path)]
+    made = subprocess.run(["openssl", "req", "-x509", *key, *told], capture_output=True, text=True, check=True)
+    with path.open("a") as file:
+        file.write(made.stdout)
+    return path
+
+
 @contextmanager
-def serve(reply: Callable[[int, dict[str, Any]], Reply] = numbered) -> Iterator[Model]:
+def serve(reply: Callable[[int, dict[str, Any]], Reply] = numbered, secured_by: Path | None = None) -> Iterator[Model]:
     model = Model(reply)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             answer = model.take(self.path, dict(self.headers), body)
-            status, text, *more = (200, completion(answer)) if isinstance(answer, str) else answer
             try:
+                if isinstance(answer, Iterator):
+                    for piece in answer:
+                        self.wfile.write(piece)
+                    return
+                status, text, *more = (200, completion(answer)) if isinstance(answer, str) else answer
                 self.send_response(status)
                 for name, value in (more[0] if more else {}).items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(text.encode())
-            except (BrokenPipeError, ConnectionResetError):
+            except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
                 pass  # who asked did not wait
 
         def log_message(self, *_: object) -> None:
@@ -90,7 +111,11 @@ def serve(reply: Callable[[int, dict[str, Any]], Reply] = numbered) -> Iterator[
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    if secured_by is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(secured_by)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    model.url = f"http{'s' if secured_by else ''}://127.0.0.1:{server.server_address[1]}/v1"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

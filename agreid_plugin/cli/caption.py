@@ -89,7 +89,9 @@ def _add_backend(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model", metavar="NAME", help="the model's name there; it has to take images")
     group.add_argument("--api-key-env", metavar="VAR", help="environment variable with the API key")
     group.add_argument("--concurrency", type=int, default=4, metavar="N", help="requests at a time (default: 4)")
-    group.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for an answer (default: 120)")
+    group.add_argument(
+        "--timeout", type=float, default=120, metavar="S", help="seconds for a full answer (default: 120)"
+    )
     group.add_argument("--retries", type=int, default=5, metavar="N", help="when busy or unreachable (default: 5)")
     group.add_argument("--backoff", type=float, default=1, metavar="S", help="before a retry, doubling (default: 1)")
     group.add_argument("--request", metavar="JSON", help='more fields of a request, null drops one: {"temperature": 0}')

@@ -3,12 +3,14 @@
 import base64
 import io
 import json
+import shutil
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 import trees
-from caption_server import completion, serve
+from caption_server import certificate, completion, serve
 from PIL import Image
 
 from agreid_plugin.data.captioning.endpoint import Answer, Endpoint, EndpointError, GaveUpWaiting, Refused, data_url
@@ -142,6 +144,51 @@ def test_a_slow_server_is_given_up():
     message, requests = failure(reply, timeout=1.0, retries=1)
     awake.set()
     assert "in 2 tries: no answer within 1 s" in message
+    assert requests == 2
+
+
+TIMEOUT = 0.3
+STATUS = b"HTTP/1.0 200 One byte after the other\r\n"
+BODY = completion("A young man in a white shirt.").encode()
+DRIPS = {  # what is sent at once, what drips, and what is sent after it
+    "status": (b"", STATUS, b"\r\n" + BODY),
+    "headers": (STATUS, b"Server: one that takes its time\r\n", b"\r\n" + BODY),
+    "body": (STATUS + b"\r\n", BODY, b""),
+    "error": (b"HTTP/1.0 500 Oh\r\n\r\n", BODY, b""),
+}
+
+
+def dripping(first: bytes, drops: bytes, last: bytes) -> Iterator[bytes]:
+    """Send an answer of which no single byte takes as long as `TIMEOUT`, and all of them much longer."""
+    yield first
+    for byte in drops:
+        time.sleep(TIMEOUT / 15)
+        yield bytes([byte])
+    yield last
+
+
+@pytest.mark.parametrize(("part", "secured"), [*((part, False) for part in DRIPS), ("headers", True), ("body", True)])
+def test_a_server_that_drips_is_given_up(tmp_path, monkeypatch, part, secured):
+    file = None
+    if secured:
+        if shutil.which("openssl") is None:
+            pytest.skip("openssl makes the certificate")
+        file = certificate(tmp_path)
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    reason = "HTTP 500" if part == "error" else f"no answer within {TIMEOUT} s"
+    with serve(lambda number, _: dripping(*DRIPS[part]) if number < 3 else "A man.", file) as model:
+        with pytest.raises(EndpointError, match=f"gave no usable answer in 2 tries: {reason}$"):
+            endpoint(model.url, timeout=TIMEOUT, retries=1).ask("Who?", PICTURE)
+        assert endpoint(model.url, timeout=60).ask("Who?", PICTURE).text == "A man."
+    assert len(model.requests) == 3
+
+
+def test_an_answer_without_end_is_given_up(monkeypatch):
+    limit = len(completion("A man."))
+    monkeypatch.setattr("agreid_plugin.data.captioning.endpoint.LONGEST_ANSWER", limit)
+    assert asked(lambda *_: "A man.") == (Answer("A man."), 1)
+    message, requests = failure(lambda *_: (200, completion("A man.") + " "), retries=1)
+    assert message.endswith(f"in 2 tries: an answer of more than {limit} bytes")
     assert requests == 2
 
 

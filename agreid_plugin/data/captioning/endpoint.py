@@ -19,6 +19,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from PIL import Image
 
+from agreid_plugin.data.captioning.timed_connections import TimedConnections
 from agreid_plugin.errors import InputError, first_line
 
 PATH = "/chat/completions"
@@ -99,7 +100,7 @@ class Endpoint:
         url: its address, what stands before `/chat/completions`.
         model: the model's name there.
         key: the API key, empty if none is needed.
-        timeout: seconds to wait for an answer.
+        timeout: seconds until an answer has to be there, to its last byte.
         retries: tries after the first, when the endpoint is busy, unreachable or talks nonsense.
         backoff: seconds before the second try; they double with each.
         max_tokens: the longest answer.
@@ -130,7 +131,7 @@ class Endpoint:
         self._headers = {"Content-Type": "application/json", "User-Agent": "agreid-plugin"}
         if key.strip():
             self._headers["Authorization"] = f"Bearer {key.strip()}"
-        self._opener = build_opener(_NoRedirects)
+        self._opener = build_opener(TimedConnections, _NoRedirects)
         self.pace = _Pace(stop or threading.Event())
 
     def ask(self, text: str, image: str) -> Answer:
@@ -163,7 +164,10 @@ class Endpoint:
     def _post(self, body: bytes) -> bytes:
         request = Request(self.url, body, self._headers, method="POST")
         with self._opener.open(request, timeout=self.timeout) as response:
-            return response.read(LONGEST_ANSWER)
+            content = response.read(LONGEST_ANSWER + 1)
+        if len(content) > LONGEST_ANSWER:
+            raise _Malformed(f"an answer of more than {LONGEST_ANSWER} bytes")
+        return content
 
     def _reason(self, error: HTTPError) -> str:
         """Return why a request failed if another try may help, else raise what ends the asking."""
