@@ -25,10 +25,15 @@ class InputError(ValueError):
         super().__init__(*(_one_line(arg) if isinstance(arg, str) else arg for arg in args))
 
 
+def printable(text: str) -> str:
+    """Return a text, as a file's name, with line breaks, control characters and bytes that are no text spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
 def _one_line(text: str) -> str:
-    line = " ".join(text.splitlines())
-    if not line.isprintable():
-        line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    line = printable(" ".join(text.splitlines()))
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 
 

@@ -143,12 +143,18 @@ def test_nobody_at_the_address(command):
 def test_unreadable_and_small_images(command, crops, tmp_path):
     (crops / "1_c2.png").write_bytes(b"rubbish")
     Image.new("RGB", (2, 2)).save(crops / "2_c2.png")
+    (crops / "1_c3_\udcff.png").write_bytes((crops / "1_c1.png").read_bytes())
     with serve() as model:
-        assert_one_line(command(*at(model)), "1 of 4 images cannot be read, first 1_c2.png", "--skip-bad-images")
+        assert_one_line(
+            command(*at(model)),
+            r"2 of 5 images cannot be read, first 1_c3_\udcff.png: its name is not UTF-8",
+            "--skip-bad-images",
+        )
         assert not model.requests
         assert command(*at(model), "--skip-bad-images", "--min-pixels", 4).code == 0
     assert [entry["file_path"] for entry in captions(tmp_path)] == ["1_c1.png", "2_c1.png"]
     left_out = json.loads((tmp_path / "captions.json.report.json").read_text())["left_out"]
+    assert left_out[r"1_c3_\udcff.png"] == "its name is not UTF-8"
     assert left_out["2_c2.png"] == "too small"
     assert left_out["1_c2.png"].startswith("unreadable image")
 

@@ -6,7 +6,15 @@ import re
 
 import pytest
 
-from agreid_plugin.errors import InputError, did_you_mean, require_given, require_known, require_within, unknown
+from agreid_plugin.errors import (
+    InputError,
+    did_you_mean,
+    printable,
+    require_given,
+    require_known,
+    require_within,
+    unknown,
+)
 
 
 def test_line_breaks_become_spaces():
@@ -16,6 +24,10 @@ def test_line_breaks_become_spaces():
 def test_what_would_steer_a_terminal_is_spelled_out_and_there_is_an_end():
     assert str(InputError("a\x1b[2Jb is missing")) == r"a\x1b[2Jb is missing"
     assert str(InputError("a" * 900 + "b" * 9000 + "c" * 900)) == f"{'a' * 900}{'b' * 100} ... {'b' * 100}{'c' * 900}"
+
+
+def test_names_are_spelled_out_in_one_line():
+    assert printable("a\nb\x1b[2Jc\udcff é 红") == r"a\nb\x1b[2Jc\udcff é 红"
 
 
 def test_an_error_of_another_process_says_the_same():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agreid_plugin.cli import reading
-from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.errors import InputError, printable, require_within
 
 if TYPE_CHECKING:
     from agreid_plugin.data.captioning import Subject
@@ -185,8 +185,8 @@ def _subjects(args: argparse.Namespace) -> tuple[list[Subject], dict[str, str]]:
     if left_out and not args.skip_bad_images:
         first, fault = next(iter(left_out.items()))
         raise InputError(
-            f"{len(left_out)} of {len(subjects)} images cannot be read, first {first}: {fault}; replace them, or leave "
-            "them out with --skip-bad-images"
+            f"{len(left_out)} of {len(subjects)} images cannot be read, first {printable(first)}: {fault}; replace "
+            "them, or leave them out with --skip-bad-images"
         )
     readable = [subject for subject in subjects if subject.file_path not in left_out]
     kept = large_enough(readable, args.min_pixels) if args.min_pixels else readable

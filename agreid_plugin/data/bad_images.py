@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -12,12 +12,14 @@ import torch
 from agreid_plugin.data.images import ImageInputError
 from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.data.workers import Logbook
-from agreid_plugin.errors import InputError, require_known
+from agreid_plugin.errors import InputError, printable, require_known
 
 T = TypeVar("T")
 POLICIES = ("error", "skip")
 LIST = "bad_images.txt"
 """File in a run's folder with the images that were passed over."""
+SHOWN = 5  # images spelled out in a line about many
+SKIP = "leave out with --skip-bad-images (skip_bad_images=True)"
 
 
 class Labels(NamedTuple):
@@ -65,7 +67,7 @@ class BadImages:
                 except ImageInputError:
                     self._bad[place] = 1
         path, pid, _ = self._labels_of(index)
-        raise InputError(f"image {path} cannot be read, nor any that could stand in for it (identity {pid})")
+        raise InputError(f"image {printable(path)} cannot be read, nor any that could stand in for it (identity {pid})")
 
     def paths(self) -> list[str]:
         """Return the images that were passed over so far by this process and its workers, sorted."""
@@ -95,13 +97,21 @@ def tell_bad_images(folder: str | Path, paths: Iterable[str], of: str, logger: l
     """
     paths = sorted(paths)
     if paths:
-        listed = _listed(Path(folder) / LIST, paths)
-        logger.warning(f"unreadable {of} images, passed over: {len(paths)}, first {paths[0]}; all are in {listed}")
+        path = _add_to_list(Path(folder) / LIST, paths)
+        first = printable(paths[0])
+        logger.warning(f"unreadable {of} images, passed over: {len(paths)}, first {first}; all are in {path}")
 
 
-def _listed(path: Path, paths: Iterable[str]) -> Path:
+def listed(paths: Sequence[str], why: str = "cannot be read") -> str:
+    """Return what is wrong with some images and their first names, as one line."""
+    names = ", ".join(printable(path) for path in paths[:SHOWN])
+    more = f", ... ({len(paths)} in all)" if len(paths) > SHOWN else ""
+    return f"{len(paths)} {'image' if len(paths) == 1 else 'images'} {why}: {names}{more}"
+
+
+def _add_to_list(path: Path, paths: Iterable[str]) -> Path:
     known = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    lines = sorted({*known, *(" ".join(each.splitlines()) for each in paths)})
+    lines = sorted({*known, *map(printable, paths)})
     with whole_file(path) as draft:
         draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path

@@ -16,6 +16,7 @@ from agreid_plugin.data.decoding import broken_images
 from agreid_plugin.data.protocols import Protocol, select, unmatched, usable
 from agreid_plugin.data.protocols.reading import property_of
 from agreid_plugin.data.yaml_files import read_yaml
+from agreid_plugin.errors import printable
 from agreid_plugin.types import View
 
 PUBLISHED = Path(__file__).with_name("published.yml")
@@ -76,7 +77,8 @@ class Report:
         tables = [f"{w}: " + ", ".join(f"{k} {n:,}" for k, n in row.items()) for w, row in self.breakdown.items()]
         hints = [f"note: {hint}" for hint in self.hints]
         problems = [f"problem: {problem}" for problem in self.problems] or ["no problem found"]
-        return [f"{self.dataset} {self.fingerprint[:12]}", *map(str, self.counts), *tables, *hints, *problems]
+        lines = [f"{self.dataset} {self.fingerprint[:12]}", *map(str, self.counts), *tables, *hints, *problems]
+        return list(map(printable, lines))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""

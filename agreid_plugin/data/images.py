@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, printable
 
 
 class ImageInputError(InputError):
@@ -23,6 +23,7 @@ def read_image(path: str | Path) -> Image.Image:
         with Image.open(path) as image:
             return ImageOps.exif_transpose(image).convert("RGB")
     except FileNotFoundError:
-        raise ImageInputError(f"image {path} does not exist") from None
+        raise ImageInputError(f"image {printable(str(path))} does not exist") from None
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise ImageInputError(f"image {path} cannot be read ({error}): replace or remove it") from None
+        why = f"cannot be read ({error}): replace or remove it"
+        raise ImageInputError(f"image {printable(str(path))} {why}") from None

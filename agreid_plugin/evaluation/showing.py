@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from tabulate import tabulate
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, printable
 from agreid_plugin.evaluation.search import Answer, Hit
 from agreid_plugin.types import UNKNOWN
 
@@ -43,11 +43,6 @@ img.query { width: auto; display: block; }
 figcaption { font-size: 0.8rem; }
 .path { display: block; color: var(--faint); overflow-wrap: anywhere; }
 """
-
-
-def printable(text: str) -> str:
-    """Return a text with line breaks, control characters and bytes that are no text spelled out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 TOLD: dict[str, Callable[[Hit], str]] = {

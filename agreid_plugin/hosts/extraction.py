@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from agreid_plugin.data.bad_images import listed
 from agreid_plugin.data.datasets.arrays import read_arrays, told_in
 from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
@@ -20,7 +21,7 @@ from agreid_plugin.evaluation.feature_cache import stamp_of
 from agreid_plugin.evaluation.feature_files import check_ending, write_features
 from agreid_plugin.evaluation.index.entries import Chunk, Entry, MadeChunk
 from agreid_plugin.evaluation.index.folder import WriterLock
-from agreid_plugin.hosts.extractor import Extractor, listed
+from agreid_plugin.hosts.extractor import Extractor
 from agreid_plugin.hosts.tested import as_picture
 
 CHUNK = 1024  # images that are kept together: what an interruption costs at most

@@ -19,19 +19,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from agreid_plugin.data.bad_images import SKIP, listed
 from agreid_plugin.data.captions import clean
 from agreid_plugin.data.pictures import Picture, pictures
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.index.entries import unit_vectors
 from agreid_plugin.evaluation.inputs import as_features
-from agreid_plugin.evaluation.showing import printable
 from agreid_plugin.hosts.encoder import Encoder, load_encoder
 from agreid_plugin.types import Batch, View, view_of
 
 READERS = 4  # threads that read images at most: PIL lets others work meanwhile
 AHEAD = 2  # batches that are read before they are needed
 IN_MEMORY = "an image in memory"  # what stands for the path of one that has none
-SHOWN = 5  # bad images spelled out in a line about many
 
 
 @dataclass(frozen=True)
@@ -170,9 +169,7 @@ class Extractor:
         kept = [place for place, each in enumerate(pixels) if each is not None]
         bad = tuple(part[place].path or IN_MEMORY for place, each in enumerate(pixels) if each is None)
         if bad and not skip_bad_images:
-            raise InputError(
-                f"{listed(bad)}: replace or remove, or leave out with --skip-bad-images (skip_bad_images=True)"
-            )
+            raise InputError(f"{listed(bad)}: replace or remove, or {SKIP}")
         if not kept:
             return Extracted(np.empty((0, 0), np.float32), (), (), (), bad)
         good = [part[place] for place in kept]
@@ -195,13 +192,6 @@ def cleaned(sentence: str) -> str:
     if not any(letter.isalnum() for letter in words):
         raise InputError(f"the sentence {sentence!r} has no words: describe a person")
     return words
-
-
-def listed(paths: Sequence[str]) -> str:
-    """Say which images cannot be read."""
-    names = ", ".join(printable(path) for path in paths[:SHOWN])
-    more = f", ... ({len(paths)} in all)" if len(paths) > SHOWN else ""
-    return f"{len(paths)} {'image' if len(paths) == 1 else 'images'} cannot be read: {names}{more}"
 
 
 def batch_of(part: Sequence[Picture], pixels: Sequence[Tensor]) -> Batch:

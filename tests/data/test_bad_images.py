@@ -102,9 +102,10 @@ def test_the_list_grows_and_names_each_once(tmp_path, caplog):
     logger = logging.getLogger("list")
     tell_bad_images(tmp_path, [], "training", logger)
     assert not list(tmp_path.iterdir())
-    tell_bad_images(tmp_path, ["b.png", "a\n.png"], "training", logger)
+    tell_bad_images(tmp_path, ["b.png", "a\n\udcff.png"], "training", logger)
+    assert caplog.messages[-1].startswith(r"unreadable training images, passed over: 2, first a\n\udcff.png; ")
     tell_bad_images(tmp_path, ["b.png", "c.png"], "CARGO test", logger)
-    assert (tmp_path / LIST).read_text() == "a .png\nb.png\nc.png\n"
+    assert (tmp_path / LIST).read_text() == "a\\n\\udcff.png\nb.png\nc.png\n"
     listed = tmp_path / LIST
     assert caplog.messages[-1] == f"unreadable CARGO test images, passed over: 2, first b.png; all are in {listed}"
 

@@ -78,3 +78,9 @@ def test_unreadable_images_are_found(caption_subjects):
     faults = unreadable(caption_subjects)
     assert list(faults) == [NAMES[1], NAMES[4]]
     assert faults[NAMES[1]] == "empty file, 0 bytes"
+
+
+def test_a_name_that_annotations_cannot_have_is_found(tmp_path):
+    trees.write_images(tmp_path, ["1_c1.jpg", "1_c2_\udcff.jpg", "1_c3_a\nb.jpg"])
+    faults = unreadable(load_subjects("folder", tmp_path))
+    assert faults == {"1_c2_\udcff.jpg": "its name is not UTF-8"}  # JSON can write line breaks

@@ -158,6 +158,17 @@ def test_what_a_protocol_notes_is_told_once(tmp_path):
     assert sum("exp1_aerial_to_cctv.txt" in hint for hint in hints) == 1
 
 
+def test_odd_names_are_printed_in_one_line(tmp_path):
+    clean(tmp_path)
+    trees.write_images(tmp_path, ["train/2_c2_\udcff.jpg", "gallery/7_c1_a\nb.jpg", "query/odd\udcff.jpg"])
+    (tmp_path / "train/2_c1_a\nb.jpg").write_bytes(b"rubbish")
+    report = checked(tmp_path, skip_bad_names=True)
+    lines = report.lines()
+    assert all(line.isprintable() for line in lines)
+    assert any(line.startswith(rf"problem: {tmp_path}/train/2_c1_a\nb.jpg: unreadable image") for line in lines)
+    assert rf"problem: 1 images left out because of their names: {tmp_path}/query/odd\udcff.jpg" in lines
+
+
 def test_text_sets_count_captions(tmp_path):
     report = check(load("TAG-PEDES", trees.tag_pedes(tmp_path)), progress=False, published=False)
     assert "test captions: 6 (not published)" in report.lines()

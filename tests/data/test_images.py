@@ -29,6 +29,7 @@ def test_an_image_is_turned_upright(tmp_path):
 def test_what_cannot_be_read_is_named(tmp_path):
     with pytest.raises(InputError, match=r"no\.jpg does not exist"):
         read_image(tmp_path / "no.jpg")
-    (tmp_path / "bad.jpg").write_text("no image")
-    with pytest.raises(InputError, match=r"bad\.jpg cannot be read \(.*\): replace or remove it"):
-        read_image(tmp_path / "bad.jpg")
+    for name, spelled in (("bad.jpg", r"bad\.jpg"), ("b\nd\udcff.jpg", r"b\\nd\\udcff\.jpg")):
+        (tmp_path / name).write_text("no image")
+        with pytest.raises(InputError, match=rf"{spelled} cannot be read \(.*\): replace or remove it"):
+            read_image(tmp_path / name)

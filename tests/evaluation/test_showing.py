@@ -12,7 +12,7 @@ from PIL import Image
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.search import Answer, Hit
-from agreid_plugin.evaluation.showing import LINE, THUMBNAIL, page, plain, printable, sheet, table, thumbnail
+from agreid_plugin.evaluation.showing import LINE, THUMBNAIL, page, plain, sheet, table, thumbnail
 from agreid_plugin.types import View
 
 RED, BLUE = (200, 30, 30), (20, 40, 220)
@@ -50,7 +50,6 @@ def test_a_table_without_views_has_no_such_column():
 
 
 def test_odd_names_do_no_harm():
-    assert printable("a\nb\x1b[2Jc\udcff é 红") == r"a\nb\x1b[2Jc\udcff é 红"
     assert r"a\nb\udcff.jpg" in table(Answer("q", (Hit(1, "a\nb\udcff.jpg", 0.5),)))
 
 

@@ -78,13 +78,13 @@ def test_a_model_that_knows_nothing_of_attributes(cfg, tested):
 
 def test_predictions_as_a_file(tmp_path):
     path = tmp_path / "attributes.csv"
-    rows = [Prediction("a,1.jpg", "Upper Color", "White", 0.98765), Prediction("b.jpg", "Pose", "Walking", 1.0)]
+    rows = [Prediction("a,1.jpg", "Upper Color", "White", 0.98765), Prediction("b\udcff.jpg", "Pose", "Walking", 1.0)]
     write_predictions(path, rows)
     with path.open(newline="") as file:
         assert list(csv.reader(file)) == [
             ["image", "attribute", "value", "confidence"],
             ["a,1.jpg", "Upper Color", "White", "0.9877"],
-            ["b.jpg", "Pose", "Walking", "1.0000"],
+            [r"b\udcff.jpg", "Pose", "Walking", "1.0000"],
         ]
     with pytest.raises(InputError, match=r"attributes\.csv exists already"):
         write_predictions(path, [])

@@ -13,6 +13,7 @@ from tabulate import tabulate
 from agreid_plugin.data.captioning.answers import FLAGS
 from agreid_plugin.data.captioning.journal import Caption
 from agreid_plugin.data.captioning.subjects import Subject
+from agreid_plugin.errors import printable
 
 _TITLES = {
     "viewpoint": "with words for the viewpoint",
@@ -103,7 +104,7 @@ def build_report(subjects: Sequence[Subject], captions: Iterable[Caption], left_
         flags={name: sum(name in caption.flags for caption in good) for name in FLAGS},
         empty=sum(caption.problem == "empty" for caption in captions),
         kept_out=_reasons(captions),
-        left_out={**left_out, **reasons},
+        left_out={printable(path): reason for path, reason in {**left_out, **reasons}.items()},
         remarks=[_remark(c, c in repeated) for c in captions if c.problem or c.flags or c in repeated],
     )
 

@@ -20,6 +20,7 @@ from agreid_plugin.types import Record, View
 
 PATH_COLUMNS = ("path", "file_path")
 PERSON_COLUMNS = ("id", "pid", "identity")
+SURROGATE = re.compile("[\ud800-\udfff]")  # stands for a byte of a name that is not UTF-8
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,10 @@ def large_enough(subjects: Iterable[Subject], min_pixels: int) -> list[Subject]:
 
 
 def unreadable(subjects: Iterable[Subject], progress: bool = False) -> dict[str, str]:
-    """Decode every image and return `file_path` -> why, for those that cannot be."""
+    """Decode every image and return `file_path` -> why, for those that cannot be, or whose names cannot be written."""
     names = {subject.path: subject.file_path for subject in subjects}
-    return {names[path]: fault for path, fault in broken_images(names, progress).items()}
+    faults = {names[path]: fault for path, fault in broken_images(names, progress).items()}
+    return {**dict.fromkeys(filter(SURROGATE.search, names.values()), "its name is not UTF-8"), **faults}
 
 
 def with_attributes(subjects: Sequence[Subject], file: str | Path) -> list[Subject]:

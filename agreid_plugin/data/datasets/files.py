@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agreid_plugin.data.whole_files import told_undone
-from agreid_plugin.errors import InputError, did_you_mean
+from agreid_plugin.errors import InputError, did_you_mean, printable
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")
 MOST_LABEL = 2**63 - 1  # what an identity or a camera can be: 64 bits hold it
@@ -36,7 +36,7 @@ def existing(path: str | Path) -> Path:
 def shown(text: str) -> str:
     """Return a name out of a file as a complaint can repeat it: in one line, and not endless."""
     text = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
-    return text if text.isprintable() else ascii(text)
+    return printable(text)
 
 
 def few(names: Iterable[object]) -> str:

@@ -8,7 +8,8 @@ from html import escape
 
 from PIL import Image
 
-from agreid_plugin.evaluation.showing import document, printable, source_of
+from agreid_plugin.errors import printable
+from agreid_plugin.evaluation.showing import document, source_of
 
 READABLE = 720  # pixels of a picture's width on a small screen
 _STYLE = """

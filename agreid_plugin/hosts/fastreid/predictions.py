@@ -86,7 +86,10 @@ def check_predictions_file(path: str | Path) -> Path:
 def write_predictions(path: str | Path, rows: Iterable[Prediction]) -> None:
     """Write predictions as a CSV file, whole or not at all; a file that exists is refused."""
     path = check_predictions_file(path)
-    with whole_file(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+    with (
+        whole_file(path) as draft,
+        draft.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,  # names may be no UTF-8
+    ):
         table = csv.writer(file)
         table.writerow(COLUMNS)
         table.writerows((*astuple(row)[:-1], f"{row.confidence:.4f}") for row in rows)
