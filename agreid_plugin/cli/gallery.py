@@ -48,7 +48,11 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset", default="", metavar="NAME", help="read the folder as this dataset (CARGO), whose names tell more"
     )
-    parser.add_argument("--skip-bad-images", action="store_true", help="leave out images that cannot be read")
+    parser.add_argument(
+        "--skip-bad-images",
+        action="store_true",
+        help="leave out images that cannot be read, or whose names are not one line of UTF-8",
+    )
 
 
 def add_index(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup, required: bool = True) -> None:
@@ -124,10 +128,15 @@ def extractor_of(args: argparse.Namespace, normalize: bool = True) -> Extractor:
 
 
 def entries_of(args: argparse.Namespace) -> list[Entry]:
-    """Return the images of a command line."""
-    from agreid_plugin.evaluation.index.listing import list_gallery
+    """Return the images of a command line, and say which are left out for their names."""
+    from agreid_plugin.data.bad_images import listed
+    from agreid_plugin.evaluation.index.listing import BAD_NAMES, list_gallery
 
-    return list_gallery(Path(args.images), find_dataset(args.dataset) if args.dataset else "")
+    dataset = find_dataset(args.dataset) if args.dataset else ""
+    entries, bad = list_gallery(Path(args.images), dataset, args.skip_bad_images)
+    if bad:
+        say(f"left out: {listed(bad, BAD_NAMES)}")
+    return entries
 
 
 def token_of(args: argparse.Namespace) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from agreid_plugin.cli import gallery
 from agreid_plugin.cli.arguments import check_file, require_counts
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, printable
 
 if TYPE_CHECKING:
     from agreid_plugin.evaluation.index import GalleryIndex
@@ -58,7 +58,11 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         help="of --gallery: keep the images' features here, and read an image again only if it, the weights or the "
         "config changed",
     )
-    parser.add_argument("--skip-bad-images", action="store_true", help="of --gallery: leave out those that do not read")
+    parser.add_argument(
+        "--skip-bad-images",
+        action="store_true",
+        help="of --gallery: leave out those that cannot be read, or whose names are not one line of UTF-8",
+    )
     parser.add_argument("--html", metavar="FILE", help="write a page with small images in it")
     parser.add_argument("--picture", metavar="PNG", help="draw a contact sheet")
     parser.add_argument("--json", metavar="FILE", help="write path, score, rank, view and more for scripts")
@@ -127,7 +131,7 @@ def _check(args: argparse.Namespace, queries: int) -> None:
 
 
 def _print(answers: Sequence[Answer]) -> None:
-    from agreid_plugin.evaluation.showing import printable, table
+    from agreid_plugin.evaluation.showing import table
 
     for answer in answers:
         print(printable(answer.query) if answer.is_image else f'"{printable(answer.query)}"')

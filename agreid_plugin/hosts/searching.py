@@ -13,13 +13,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from agreid_plugin.data.bad_images import listed
 from agreid_plugin.data.datasets.files import existing, list_images
 from agreid_plugin.data.pictures import pictures
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.feature_cache import FeatureCache
 from agreid_plugin.evaluation.index import GalleryIndex, Where, answers, build_index, check_maker, open_index
+from agreid_plugin.evaluation.index.listing import BAD_NAMES, separate
 from agreid_plugin.evaluation.search import Answer
-from agreid_plugin.hosts.extractor import Extractor, cleaned, listed
+from agreid_plugin.hosts.extractor import Extractor, cleaned
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import view_label
 
@@ -101,7 +103,11 @@ def gallery_of(
         skip_bad_images: leave out images that cannot be read, instead of refusing them.
         say: called with lines that somebody should read.
     """
-    paths = _images(folder)
+    paths, bad = separate(((path, path) for path in _images(folder)), skip_bad_images)
+    if not paths:
+        raise InputError(f"{listed(bad, BAD_NAMES)}: no other image is in the gallery")
+    if bad:
+        say(f"left out: {listed(bad, BAD_NAMES)}")
     store = FeatureCache(cache, extractor.maker if cache else "")
     if store.outdated:
         say(f"{cache} is of other weights or another configuration: made anew")

@@ -18,11 +18,33 @@ def folder(tmp_path):
 
 def table(folder, text: str):
     (folder / "t.csv").write_text(text)
-    return list_gallery(folder / "t.csv")
+    return list_gallery(folder / "t.csv")[0]
 
 
 def test_a_folder_tells_nothing_but_paths(folder):
-    assert list_gallery(folder) == [Entry(str(folder / "crops/a.jpg")), Entry(str(folder / "crops/b.jpg"))]
+    assert list_gallery(folder) == ([Entry(str(folder / "crops/a.jpg")), Entry(str(folder / "crops/b.jpg"))], [])
+
+
+@pytest.mark.parametrize("kind", ["folder", "table", "dataset"])
+def test_names_that_no_index_can_keep_are_refused_or_left_out(tmp_path, kind):
+    crops = tmp_path / "crops"
+    crops.mkdir()
+    names = ["1_c1_a\nb.jpg", "1_c2.jpg", "2_c1_\udcff.jpg"]
+    if kind == "table":
+        names.pop()  # a table is UTF-8
+        (tmp_path / "crops.csv").write_text('path\n"crops/1_c1_a\nb.jpg"\ncrops/1_c2.jpg\n')
+    for name in names:
+        (crops / name).write_text("an image")
+    given = (tmp_path / "crops.csv" if kind == "table" else crops, "folder" if kind == "dataset" else "")
+    entries, bad = list_gallery(*given, skip_bad_images=True)
+    assert [entry.path for entry in entries] == [str(crops / "1_c2.jpg")]
+    assert bad == [str(crops / name) for name in names if name != "1_c2.jpg"]
+    with pytest.raises(InputError) as caught:
+        list_gallery(*given)
+    line = str(caught.value)
+    assert line.isprintable()
+    assert all(words in line for words in ("cannot be kept by a name", r"1_c1_a\nb.jpg", "--skip-bad-images"))
+    assert (r"2_c1_\udcff.jpg" in line) == (kind != "table")
 
 
 def test_a_table_tells_all_that_an_index_keeps(folder):

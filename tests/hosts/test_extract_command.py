@@ -132,6 +132,19 @@ def test_other_weights_do_not_go_on_with_what_is_there(extract, made, tmp_path, 
     assert outcome.out.endswith(": 20 images, features 32 wide\n")
 
 
+def test_images_of_odd_names_are_refused_or_left_out(extract, made, tmp_path):
+    shutil.copytree(made / "crops", tmp_path / "crops")
+    for name in ("a\nb.png", "c\udcff.png"):
+        shutil.copy(next((made / "crops").iterdir()), tmp_path / "crops" / name)
+    assert_one_line(extract(images=tmp_path / "crops"), "2 images", r"a\nb.png", r"c\udcff.png", "--skip-bad-images")
+    outcome = extract("--skip-bad-images", images=tmp_path / "crops")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.endswith(": 20 images, features 32 wide\n")
+    line = outcome.err.splitlines()[0]
+    assert line.startswith("fastreid: left out: 2 images cannot be kept by a name with ")
+    assert line.endswith(rf": {tmp_path}/crops/a\nb.png, {tmp_path}/crops/c\udcff.png")
+
+
 def test_nothing_is_overwritten_unless_asked(extract, tmp_path):
     (tmp_path / "f.npz").write_text("mine")
     assert_one_line(extract(), "f.npz exists already", "--force")

@@ -270,6 +270,19 @@ def test_bad_images_are_named_and_skipped_if_asked(search, copied, tmp_path, ope
     assert len(opened) == 3  # perhaps they were put right
 
 
+def test_images_of_odd_names_are_refused_or_left_out(search, copied):
+    for name in ("a\nb.png", "c\udcff.png"):
+        shutil.copy(copied / "1.png", copied / name)
+    outcome = search("--gallery", copied)
+    assert_one_line(outcome, "2 images cannot be kept", r"a\nb.png", r"c\udcff.png", "--skip-bad-images")
+    outcome = search("--gallery", copied, "--skip-bad-images")
+    assert outcome.code == 0, outcome.err
+    assert len(rows(outcome.out)) == IMAGES
+    (line,) = outcome.err.strip().splitlines()
+    assert line.startswith("fastreid: left out: 2 images cannot be kept by a name with ")
+    assert line.endswith(rf"a\nb.png, {copied}/c\udcff.png")
+
+
 def test_what_was_extracted_before_a_bad_image_is_kept(search, copied, tmp_path, opened):
     (copied / "zz.jpg").write_text("no picture")  # in the last batch
     cached = ("--gallery", copied, "--cache", tmp_path / "c.npz")
@@ -284,6 +297,9 @@ def test_only_bad_images(search, tmp_path):
     (tmp_path / "bad" / "a.jpg").write_text("no picture")
     outcome = search("--gallery", tmp_path / "bad", "--skip-bad-images")
     assert_one_line(outcome, "1 image cannot be read", "no other image is in the gallery")
+    (tmp_path / "bad" / "a.jpg").rename(tmp_path / "bad" / "a\n.jpg")
+    outcome = search("--gallery", tmp_path / "bad", "--skip-bad-images")
+    assert_one_line(outcome, "1 image cannot be kept", r"a\n.jpg", "no other image is in the gallery")
 
 
 @pytest.mark.parametrize(

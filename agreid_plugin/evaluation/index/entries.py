@@ -160,8 +160,13 @@ def check_tags(tags: Mapping[str, str], where: str) -> None:
             raise InputError(f"{where}: tag {name} is {value!r}, but should be text in one line")
 
 
+def can_be_kept(path: str) -> bool:
+    """Say whether every engine can keep an image by this path, which has to be text without control characters."""
+    return bool(path) and not CONTROL.search(path) and len(path.encode()) <= LONGEST_PATH
+
+
 def _check_path(path: str) -> None:
-    if not path or CONTROL.search(path) or len(path.encode()) > LONGEST_PATH:
+    if not can_be_kept(path):
         raise InputError(f"path {path[:80]!r} should have 1 to {LONGEST_PATH} bytes, none of them a control character")
 
 

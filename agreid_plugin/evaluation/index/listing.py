@@ -7,40 +7,66 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
+from agreid_plugin.data.bad_images import SKIP, listed
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.files import existing, list_images, read_csv, refuse_leaving, shown
 from agreid_plugin.data.datasets.own import platform_in, view_named
 from agreid_plugin.errors import InputError, said_of
-from agreid_plugin.evaluation.index.entries import Entry
+from agreid_plugin.evaluation.index.entries import Entry, can_be_kept
 from agreid_plugin.evaluation.index.where import parse_time
 from agreid_plugin.types import UNKNOWN, Record
 
 COLUMNS = ("path", "view", "camera", "pid", "platform", "time")
 """Columns of a table that mean something of their own; the first has to be there."""
 CAPTION = "caption"  # how the names of columns begin that an index has no use for
+BAD_NAMES = "cannot be kept by a name with control characters or bytes that are not UTF-8"
+Named = TypeVar("Named")
 
 
-def list_gallery(images: str | Path, dataset: str = "") -> list[Entry]:
-    """Return the images of a gallery, each path once.
+def list_gallery(images: str | Path, dataset: str = "", skip_bad_images: bool = False) -> tuple[list[Entry], list[str]]:
+    """Return the images of a gallery, each path once, and the paths of those that are left out.
 
     Args:
         images: a folder, whose images at any depth count; or a CSV file with the column `path` and, as known, `view`,
             `camera`, `pid`, `platform` and `time`. Its other columns become tags, but for captions.
         dataset: read the folder as this dataset, whose names tell identity, camera and view.
+        skip_bad_images: leave out images whose paths no index can keep, instead of refusing them; see `separate`.
 
     Raises:
-        InputError: there is none, or the table is not right.
+        InputError: there is none, the table is not right, or a path cannot be kept.
     """
     place = existing(images)
     if dataset:
-        return [_of_record(record) for record in load(dataset, place).records]
+        records, bad = separate(((record.path, record) for record in load(dataset, place).records), skip_bad_images)
+        return [_of_record(record) for record in records], bad
     if place.is_file():
-        return _of_table(place)
-    found = [Entry(str(path)) for path in list_images(place)]
+        return _of_table(place, skip_bad_images)
+    found = [str(path) for path in list_images(place)]
     if not found:
         raise InputError(f"{place} has no images in it: name one of images")
-    return found
+    paths, bad = separate(zip(found, found, strict=True), skip_bad_images)
+    return [Entry(path) for path in paths], bad
+
+
+def separate(found: Iterable[tuple[str, Named]], skip_bad_images: bool) -> tuple[list[Named], list[str]]:
+    """Separate what has a path that an index can keep from the paths that it cannot.
+
+    Args:
+        found: paths, and what is known by them.
+        skip_bad_images: whether there may be such paths; else they are refused.
+    """
+    good: list[Named] = []
+    bad: list[str] = []
+    for path, named in found:
+        if can_be_kept(path):
+            good.append(named)
+        else:
+            bad.append(path)
+    if bad and not skip_bad_images:
+        raise InputError(f"{listed(bad, BAD_NAMES)}: rename, or {SKIP}")
+    return good, bad
 
 
 def _of_record(record: Record) -> Entry:
@@ -48,18 +74,19 @@ def _of_record(record: Record) -> Entry:
     return replace(entry, tags={**entry.tags, "split": record.split})
 
 
-def _of_table(table: Path) -> list[Entry]:
+def _of_table(table: Path, skip_bad_images: bool) -> tuple[list[Entry], list[str]]:
     if table.suffix.lower() != ".csv":
         raise InputError(f"{table} is neither a folder nor a CSV table")
     rows = [(f"{table}: line {line}", values) for line, values in read_csv(table, COLUMNS[:1])]
     if not rows:
         raise InputError(f"{table}: no rows below the header")
     timed = _tells_times(values.get("time", "") for _, values in rows)
-    entries = [_of_row(where, table.parent, values, timed) for where, values in rows]
+    kept, bad = separate(((str(table.parent / row[1]["path"]), row) for row in rows), skip_bad_images)
+    entries = [_of_row(where, table.parent, values, timed) for where, values in kept]
     missing = [entry.path for entry in entries if not os.path.isfile(entry.path)]
     if missing:
         raise InputError(f"{table}: {len(missing)} of its {len(rows)} images do not exist, first {shown(missing[0])}")
-    return list({entry.path: entry for entry in entries}.values())
+    return list({entry.path: entry for entry in entries}.values()), bad
 
 
 def _tells_times(texts: Iterable[str]) -> bool:
