@@ -1,5 +1,6 @@
 """Approximate kinds: chosen by size, measured against exact search, exact where a filter leaves few."""
 
+import resource
 import tracemalloc
 
 import faiss
@@ -114,6 +115,22 @@ def test_a_file_of_another_kind_is_refused(tmp_path, kind, text):
     structure = kinds.Structure.read(tmp_path / "structure", kind, effort=1, held_out=[])
     with pytest.raises(InputError, match="the structure of another index"):
         structure.check(tmp_path / "structure", WIDTH, covered=100)
+
+
+def test_a_file_that_asks_for_more_memory_than_there_is_is_refused(tmp_path):
+    index, path = faiss.index_factory(WIDTH, "HNSW8"), tmp_path / "structure"
+    index.add(FEATURES[:100])
+    faiss.write_index(index, str(path))
+    data = bytearray(path.read_bytes())
+    data[37:45] = (2**36).to_bytes(8, "little")  # the size of the graph's first list
+    path.write_bytes(data)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**36, before[1]))  # less than that size of numbers takes, anywhere
+    try:
+        with pytest.raises(InputError, match="structure asks for more memory than there is: free some, or build the"):
+            kinds.Structure.read(path, "hnsw", effort=1, held_out=[])
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_effort_doubles_until_the_recall_is_there():

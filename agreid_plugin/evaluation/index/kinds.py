@@ -95,6 +95,10 @@ class Structure:
             return cls(kind, faiss.read_index(str(path), mapped), effort, held_out)
         except (RuntimeError, ValueError, TypeError, OverflowError):
             raise InputError(f"{path} cannot be read as a faiss index: it is damaged; build the index again") from None
+        except MemoryError:
+            raise InputError(
+                f"{path} asks for more memory than there is: free some, or build the index again"
+            ) from None
 
     def check(self, path: Path, width: int, covered: int) -> None:
         """Refuse a file that was read and is not what was kept: of the first `covered` rows of vectors of a width."""
