@@ -1,10 +1,18 @@
 """Galleries for tests of indexes, and the slow loop they are compared with."""
 
-from collections.abc import Iterator
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from agreid_plugin.evaluation.index import Chunk, Entry, Where
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.index import Chunk, Entry, Where, open_index
+from agreid_plugin.evaluation.index.folder import TABLE
 from agreid_plugin.types import UNKNOWN, View
 
 WIDTH = 8
@@ -90,3 +98,75 @@ FILTERS = [
     Where(view=View.GROUND, cameras=(2,), after=1010, before=1100, tags={"weather": "rain"}, platform="cctv"),
     Where(tags={"weather": "snow"}),
 ]
+
+
+def chunk_for(number: int) -> Chunk:
+    """A chunk of one image, whose vector follows from its number."""
+    return Chunk([Entry(f"{number}.jpg", camera=number % 3)], vectors(1, seed=number))
+
+
+def fork(call: Callable[[BinaryIO], None]) -> tuple[int, BinaryIO]:
+    """Have a process do something that may end it; return its number, and what it writes to the file it is given."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with os.fdopen(writing, "wb", buffering=0) as file:
+                call(file)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    return child, os.fdopen(reading, "rb", buffering=0)
+
+
+def add_until_killed(folder: Path, first: int, seconds: float) -> int:
+    """Add images one at a time in a process that is killed after a while; return the first number that was not in."""
+
+    def add(acknowledged: BinaryIO) -> None:
+        index = open_index(folder, write=True)
+        for number in count(first):
+            index.add([chunk_for(number)])
+            acknowledged.write(b".")
+
+    child, acknowledged = fork(add)
+    with acknowledged:
+        known = len(acknowledged.read(1))
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return first + known + len(acknowledged.readall())
+
+
+def die_while_writing(folder: Path) -> None:
+    """Kill a process when half of a change is in the table's file."""
+
+    def die(_) -> None:
+        index = open_index(folder, write=True)
+        for name in ("cache_spill", "cache_size"):  # every page that changes is written at once
+            index._table._base.execute(f"PRAGMA {name} = 1")
+        with index._table.at_once(write=True):
+            index._table.insert(10**6, entries(500, start=10**6))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child, _ = fork(die)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert (folder / f"{TABLE}-journal").stat().st_size
+
+
+def search_unwritable(folder: Path) -> str:
+    """Search a folder as a user who may not write there; return the best path, or what is wrong."""
+
+    def search(answer: BinaryIO) -> None:
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        assert not os.access(folder, os.W_OK)
+        try:
+            answer.write(open_index(folder).search(vectors(1), 1)[0][0].entry.path.encode())
+        except InputError as error:
+            answer.write(str(error).encode())
+
+    child, answer = fork(search)
+    with answer:
+        found = answer.read().decode()
+    os.waitpid(child, 0)
+    return found

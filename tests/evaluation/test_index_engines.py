@@ -1,5 +1,8 @@
 """Both engines of an index: exact search, filters, removal and replacement, against a slow loop and each other."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import numpy as np
 import pytest
 from index_cases import FILTERS, WIDTH, chunks, entries, slow, vectors
@@ -36,6 +39,45 @@ def assert_same(found, images, features, queries, k, where) -> None:
 @pytest.mark.parametrize("where", FILTERS, ids=lambda where: where.milvus()[:40] or "all")
 def test_search_is_that_of_a_slow_loop(index, where):
     assert_same(index.search(QUERIES, 7, where), IMAGES, FEATURES, QUERIES, 7, where)
+
+
+def in_threads(*calls) -> None:
+    """Run calls at the same time, each in a thread; raise what one raises."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for done in [pool.submit(call) for call in calls]:
+            done.result()
+
+
+def test_any_thread_may_search_also_several_at_a_time(index):
+    def search(shift: int) -> None:
+        for where in FILTERS[shift:] + FILTERS[:shift]:
+            assert_same(index.search(QUERIES, 7, where), IMAGES, FEATURES, QUERIES, 7, where)
+            assert index.info().images == COUNT
+
+    in_threads(*(partial(search, shift) for shift in (0, 3, 6, 9)))
+
+
+def test_any_thread_may_change_also_while_others_search(uri):
+    build_index(uri, chunks(IMAGES[:100], FEATURES[:100]))
+
+    def add(start: int) -> None:
+        assert index.add(chunks(IMAGES[start : start + 30], FEATURES[start : start + 30], 3)) == 30
+
+    def search() -> None:
+        known = {entry.path: feature / np.linalg.norm(feature) for entry, feature in zip(IMAGES, FEATURES, strict=True)}
+        for _ in range(20):
+            (matches,) = index.search(FEATURES[:1], 200)
+            assert 100 <= len(matches) <= COUNT
+            for match in matches:
+                assert match.score == pytest.approx(known[match.entry.path] @ known[IMAGES[0].path], abs=2e-6)
+
+    with open_index(uri, write=True) as index:
+        in_threads(partial(add, 100), partial(add, 130), search)
+        assert_same(index.search(QUERIES, 200), IMAGES, FEATURES, QUERIES, 200, Where())
+        in_threads(lambda: index.remove(Where(cameras=(2,))), lambda: index.search(QUERIES, 5))
+        index.check()
+        images, features = zip(*((e, f) for e, f in zip(IMAGES, FEATURES, strict=True) if e.camera != 2), strict=True)
+        assert_same(index.search(QUERIES, 9), images, np.stack(features), QUERIES, 9, Where())
 
 
 @pytest.mark.parametrize("k", [1, 159, 160, 300])

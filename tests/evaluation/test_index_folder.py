@@ -125,6 +125,18 @@ def test_an_open_reader_sees_what_changes(folder):
         writer.add([Chunk([Entry("new.jpg")], FEATURES[:1])])
         assert reader.search(FEATURES[:1], 1)[0][0].entry == Entry("new.jpg")
         assert reader.info().images == COUNT
+        writer.add(chunks(entries(50, COUNT), FEATURES[:50]))
+        assert len(reader.search(FEATURES[:1], 2 * COUNT)[0]) == COUNT + 50
+
+
+def test_a_damaged_file_is_refused_by_every_search(folder):
+    with open_index(folder, write=True) as writer, open_index(folder) as reader:
+        writer.remove(Where(cameras=(0,)))
+        writer.compact()
+        (folder / "structure-0.faiss").write_bytes(b"")
+        for _ in range(2):
+            with pytest.raises(InputError, match=r"structure-0\.faiss has 0 bytes instead of"):
+                reader.search(FEATURES[:1])
 
 
 def test_an_add_that_dies_changes_nothing(folder, monkeypatch):

@@ -4,12 +4,17 @@ The folder has `gallery.sqlite` (what is known of the images, and what the other
 vectors, appended chunk by chunk) and, unless the kind is flat, `structure-N.faiss` with what makes search fast. What
 is added lies behind the structure and is searched exactly, until it is worth to take it in. Removed images are
 no longer found at once; their vectors stay in the files until `compact`, which happens by itself when there are many.
+
+Any thread may use an opened index. What is in memory of it changes in transactions of the table, of which there is
+one at a time; vectors are compared outside of them, so that searches run side by side and no writer waits for one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +24,7 @@ from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.index import folder as files
 from agreid_plugin.evaluation.index.base import GalleryIndex, Info
-from agreid_plugin.evaluation.index.entries import Chunk, Match
+from agreid_plugin.evaluation.index.entries import Chunk, Entry, Match
 from agreid_plugin.evaluation.index.exact import MISSING
 from agreid_plugin.evaluation.index.kinds import Structure, enough, kind_for
 from agreid_plugin.evaluation.index.lookup import Lookup, structured
@@ -44,17 +49,21 @@ class FaissIndex(GalleryIndex):
         InputError: there is no index, it is damaged, unfinished, of another version, or being changed.
     """
 
+    _lookup: Lookup
+
     def __init__(self, folder: str | Path, write: bool = False, building: bool = False):
         self.uri, self._folder, self._write = str(folder), Path(folder), write
         if not (self._folder / files.TABLE).is_file():
             raise InputError(f"{folder} has no gallery index: name a folder that has one, or build it")
         self._lock = files.WriterLock(self._folder) if write else None
+        self._changing = threading.RLock()  # for the one thread that changes files and table
         try:
-            self._table = Table(self._folder / files.TABLE, write)
+            self._table = Table(self._folder / files.TABLE)
             self._about = {}
             self._known: dict[str, np.ndarray | None] = {}
-            self._refresh()
-            self._check_small(building)
+            with self._table.at_once():
+                self._refresh()
+                self._check_small(building)
         except BaseException:
             self.close()
             raise
@@ -79,39 +88,42 @@ class FaissIndex(GalleryIndex):
         for chunk in chunks:
             if not self._table.has_chunk(chunk.name):
                 self._take(chunk, note=True)
-        self._restructure(building=True)
+        with self._change():
+            self._restructure(building=True)
 
     def add(self, chunks: Iterable[Chunk]) -> int:
         """Take in images; see `GalleryIndex.add`."""
         self._require_writing()
         taken = sum(self._take(chunk) for chunk in chunks)
-        kind, structure = self._wanted_kind(), self._about["structure"] or {"kind": "flat", "covered": math.inf}
-        late = self._about["vectors"] - structure["covered"]
-        changed = enough(kind, self._table.count()) and kind != structure["kind"]
-        if changed or late > max(LATE_LEAST, LATE_PART * structure["covered"]):
-            self._restructure()
+        with self._change():
+            kind, structure = self._wanted_kind(), self._about["structure"] or {"kind": "flat", "covered": math.inf}
+            late = self._about["vectors"] - structure["covered"]
+            changed = enough(kind, self._table.count()) and kind != structure["kind"]
+            if changed or late > max(LATE_LEAST, LATE_PART * structure["covered"]):
+                self._restructure()
         return taken
 
     def compact(self) -> None:
         """Write the files anew without the vectors of removed images."""
         self._require_writing()
-        old, rows, number = self._vectors(), self._table.rows(ANY), self._about["number"] + 1
-        new = files.VectorFile(self._folder / f"vectors-{number}.f32", self.width)
-        new.path.unlink(missing_ok=True)  # of a compaction that did not finish
-        checksum = written = 0
-        for block in old.blocks(self._about["vectors"], rows):
-            checksum, written = new.append(written, block, checksum), written + len(block)
-        with self._table.at_once(write=True):
-            self._table.renumber(rows)
-            self._table.tell(vectors=written, checksum=checksum, number=number, structure=None)
-        self._restructure()
+        with self._change():
+            old, rows, number = self._vectors(), self._table.rows(ANY), self._about["number"] + 1
+            new = files.VectorFile(self._folder / f"vectors-{number}.f32", self.width)
+            new.path.unlink(missing_ok=True)  # of a compaction that did not finish
+            checksum = written = 0
+            for block in old.blocks(self._about["vectors"], rows):
+                checksum, written = new.append(written, block, checksum), written + len(block)
+            with self._table.at_once(write=True):
+                self._table.renumber(rows)
+                self._table.tell(vectors=written, checksum=checksum, number=number, structure=None)
+            self._restructure()
 
     def info(self) -> Info:
         """Tell what the index is."""
         with self._table.at_once():
             self._refresh()
-            images, chunks = self._table.count(), self._table.chunks()
-        about, structure = self._about, self._about["structure"] or {}
+            about, images, chunks = self._about, self._table.count(), self._table.chunks()
+        structure = about["structure"] or {}
         return Info(
             uri=self.uri,
             engine="faiss",
@@ -132,49 +144,69 @@ class FaissIndex(GalleryIndex):
         with self._table.at_once():
             self._refresh()
             self._table.check()
-        self._vectors().check(self._about["vectors"], self._about["checksum"])
-        if structure := self._about["structure"]:
-            files.check_sum(self._folder / structure["file"], structure["size"], structure["checksum"])
+            about, structure = self._about, self._about["structure"]
+        try:
+            self._vectors(about).check(about["vectors"], about["checksum"])
+            if structure:
+                files.check_sum(self._folder / structure["file"], structure["size"], structure["checksum"])
+        except InputError:
+            self._refresh()
+            if (about["number"], structure) == (self._about["number"], self._about["structure"]):
+                raise
+            self.check()  # another program has replaced the files meanwhile
 
     def close(self) -> None:
         """Let others have it."""
-        if hasattr(self, "_table"):
-            self._table.close()
-        if self._lock is not None:
-            self._lock.release()
+        with self._changing:
+            if hasattr(self, "_table"):
+                self._table.close()
+            if self._lock is not None:
+                self._lock.release()
 
     def _most(self) -> int:
-        return max(1, self._about["vectors"])
+        with self._table.at_once():
+            self._refresh()
+            return max(1, self._about["vectors"])
 
     def _nearest(self, queries: np.ndarray, k: int, where: Where) -> list[list[Match]]:
-        with self._table.at_once():  # a change in between would give rows of one state the images of another
+        with self._table.at_once():
             self._refresh()
-            scores, rows = self._lookup.nearest(queries, k, self._rows(where))
-            entries = self._table.entries(rows[rows != MISSING].tolist())
+            number, lookup, counted = self._about["number"], self._lookup, self._rows(where)
+        scores, rows = lookup.nearest(queries, k, counted)
+        with self._table.at_once():
+            self._refresh()
+            entries = self._entries(rows)
+            # A row is of the same image for as long as its file of vectors is the one that counts.
+            if number != self._about["number"] or entries.keys() != set(rows[rows != MISSING].tolist()):
+                scores, rows = self._lookup.nearest(queries, k, self._rows(where))
+                entries = self._entries(rows)
         return [
             [Match(float(score), entries[row]) for score, row in zip(*pair, strict=True) if row != MISSING]
             for pair in zip(scores, rows.tolist(), strict=True)
         ]
 
     def _remove(self, where: Where) -> int:
-        with self._table.at_once(write=True):
-            gone = self._table.delete(where)
-        vectors = self._about["vectors"]
-        if vectors - self._table.count() > max(GONE_LEAST, GONE_PART * vectors):
-            self.compact()
-        self._refresh()
+        with self._change():
+            with self._table.at_once(write=True):
+                gone = self._table.delete(where)
+            vectors = self._about["vectors"]
+            if vectors - self._table.count() > max(GONE_LEAST, GONE_PART * vectors):
+                self.compact()
+            self._refresh()
         return gone
 
     def _take(self, chunk: Chunk, note: bool = False) -> int:
         """Take in a chunk: its vectors are on the disk before the table knows of them."""
-        made, about = self._made(chunk), self._about
-        checksum = self._vectors().append(about["vectors"], made.vectors, about["checksum"])
-        with self._table.at_once(write=True):
-            self._table.insert(about["vectors"], made.entries)
-            self._table.tell(vectors=about["vectors"] + len(made.entries), checksum=checksum)
-            if note:
-                self._table.put_chunk(made.name, len(made.entries))
-        self._refresh()
+        made = self._made(chunk)
+        with self._change():
+            about = self._about
+            checksum = self._vectors().append(about["vectors"], made.vectors, about["checksum"])
+            with self._table.at_once(write=True):
+                self._table.insert(about["vectors"], made.entries)
+                self._table.tell(vectors=about["vectors"] + len(made.entries), checksum=checksum)
+                if note:
+                    self._table.put_chunk(made.name, len(made.entries))
+            self._refresh()
         return len(made.entries)
 
     def _wanted_kind(self) -> str:
@@ -205,6 +237,9 @@ class FaissIndex(GalleryIndex):
         about |= {"kind": kind, "covered": count, "effort": structure.effort, "recall": recall}
         return {**about, "held_out": structure.held_out.tolist()}
 
+    def _entries(self, rows: np.ndarray) -> dict[int, Entry]:
+        return self._table.entries(rows[rows != MISSING].tolist())
+
     def _rows(self, where: Where) -> np.ndarray | None:
         """Return the rows that meet the conditions; None for all of the vectors."""
         key = where.key
@@ -215,27 +250,42 @@ class FaissIndex(GalleryIndex):
             self._known[key] = None if len(rows) == self._about["vectors"] else rows
         return self._known[key]
 
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Let this thread change files and table, and no other one, as they are by now."""
+        with self._changing:
+            self._refresh()
+            yield
+
     def _refresh(self) -> None:
         """See what others, or this one, changed."""
-        about = self._table.about()
-        if about == self._about:
-            return
-        old, self._about, self.width = self._about, about, about["width"]
-        self._known.clear()
-        if (structure := about["structure"]) is None:
-            self._structure = None
-        elif structure != old.get("structure"):
-            path, size = self._folder / structure["file"], structure["size"]
-            files.check_size(path, size)
-            if size <= files.CHECKED_AT_ONCE:  # before faiss, which trusts what it reads
-                files.check_sum(path, size, structure["checksum"])
-            self._structure = Structure.read(path, structure["kind"], structure["effort"], structure["held_out"])
-            self._structure.check(path, self.width, structure["covered"])
-        vectors = self._vectors().read(about["vectors"])
-        self._lookup = Lookup(vectors, self._structure, structure["covered"] if structure else 0)
+        with self._table.at_once():  # or what the table tells of could be removed before it is opened
+            about = self._table.about()
+            if about == self._about:
+                return
+            if (told := about["structure"]) is None:
+                structure = None
+            elif told == self._about.get("structure"):
+                structure = self._lookup.structure
+            else:
+                structure = self._read_structure(told, about["width"])
+            vectors = self._vectors(about).read(about["vectors"])
+            self._lookup = Lookup(vectors, structure, told["covered"] if told else 0)
+            self._about, self.width = about, about["width"]
+            self._known.clear()
 
-    def _vectors(self) -> files.VectorFile:
-        return files.VectorFile(self._folder / f"vectors-{self._about['number']}.f32", self.width)
+    def _read_structure(self, about: dict[str, Any], width: int) -> Structure:
+        path, size = self._folder / about["file"], about["size"]
+        files.check_size(path, size)
+        if size <= files.CHECKED_AT_ONCE:  # before faiss, which trusts what it reads
+            files.check_sum(path, size, about["checksum"])
+        structure = Structure.read(path, about["kind"], about["effort"], about["held_out"])
+        structure.check(path, width, about["covered"])
+        return structure
+
+    def _vectors(self, about: dict[str, Any] | None = None) -> files.VectorFile:
+        about = about or self._about
+        return files.VectorFile(self._folder / f"vectors-{about['number']}.f32", about["width"])
 
     def _check_small(self, building: bool) -> None:
         """Refuse what is damaged, as far as that is quick to see, and what is not finished."""

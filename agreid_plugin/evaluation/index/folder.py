@@ -9,6 +9,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,11 @@ def remove_others(folder: Path, kept: Collection[str | None]) -> None:
 
 def size_of(folder: Path) -> int:
     """Return the bytes of all files in a folder, at any depth."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # another program may have removed it by now
+            size += path.stat().st_size if path.is_file() else 0
+    return size
 
 
 def check_size(path: Path, size: int, exact: bool = True) -> None:

@@ -2,13 +2,25 @@
 
 One SQLite file, and the only place where a change becomes true: vectors and structures are written first, and count
 once a transaction here says so. A row of the table has the number of its vector.
+
+A program that is killed in a transaction leaves a rollback journal beside the file, and the next one that reads has to
+undo the change with it. SQLite does that by itself for a connection that may write, so readers open the file for
+writing, too. Where the system does not allow that, SQLite opens it to read, and a journal is refused in a line. (A
+write-ahead log has nothing to undo, but needs shared memory and two more files, which fails on network file systems
+and in folders that cannot be written. To undo the change in a copy, a reader would have to open the file once more, and
+closing it would drop the locks of all connections that this process has to it.)
+
+A reader sees the state before a transaction until its commit, for which it waits. A commit waits for readers in turn,
+so nothing that takes long belongs in a transaction.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
+import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,20 +66,20 @@ COLUMNS = ", ".join(FIELDS)
 
 
 class Table:
-    """The table in a file, opened.
+    """The table in a file, opened; any thread may ask, one at a time.
 
     Args:
         path: the file.
-        write: whether it is going to be changed.
     """
 
-    def __init__(self, path: Path, write: bool = False):
-        self.path = path
-        mode = "rw" if write else "ro"
+    def __init__(self, path: Path):
+        self.path, self._lock = path, threading.RLock()
         with self._told():
             self._base = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode={mode}", WAIT, uri=True, isolation_level=None
+                f"{path.absolute().as_uri()}?mode=rw", WAIT, uri=True, isolation_level=None, check_same_thread=False
             )
+            self._base.execute("PRAGMA cache_spill = OFF")  # which would lock readers out before the commit
+        with self.at_once():
             self._check_version()
 
     @classmethod
@@ -76,30 +88,35 @@ class Table:
         base = sqlite3.connect(path, isolation_level=None)
         base.executescript(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}; {SCHEMA}")
         base.close()
-        table = cls(path, write=True)
+        table = cls(path)
         with table.at_once(write=True):
             table.tell(sum=0, **about)
         table.close()
 
     def close(self) -> None:
         """Close the file."""
-        self._base.close()
+        with self._lock:
+            self._base.close()
 
     @contextmanager
     def at_once(self, write: bool = False) -> Iterator[None]:
-        """Make everything in the block one transaction: all of it becomes true, or nothing."""
-        with self._told():
-            self._base.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        """Make everything in the block one transaction, or part of the one around it: all becomes true, or nothing."""
+        with self._lock, self._told():
+            first = not self._base.in_transaction  # a transaction is of this thread, which has the lock
             try:
+                if first:
+                    self._base.execute("BEGIN IMMEDIATE" if write else "BEGIN")
                 yield
+                if first:
+                    self._base.execute("COMMIT")
             except BaseException:
-                self._base.execute("ROLLBACK")
+                if first and self._base.in_transaction:  # SQLite may have ended it, as when the disk is full
+                    self._base.execute("ROLLBACK")
                 raise
-            self._base.execute("COMMIT")
 
     def about(self) -> dict[str, Any]:
         """Return what is known of the whole index."""
-        with self._told():
+        with self.at_once():
             about = {key: json.loads(value) for key, value in self._ask("SELECT key, value FROM about")}
             _check(about, ABOUT)
             if (structure := about["structure"]) is not None:
@@ -156,32 +173,32 @@ class Table:
     def rows(self, where: Where) -> np.ndarray:
         """Return the rows of the images that meet the conditions, ascending."""
         condition, values = where.sql()
-        with self._told():
+        with self.at_once():
             found = self._base.execute(f"SELECT row FROM images WHERE {condition} ORDER BY row", values)
             return np.fromiter((row for (row,) in found), dtype=np.int64)
 
     def entries(self, rows: Iterable[int]) -> dict[int, Entry]:
         """Return the images of rows."""
         rows, found = sorted(set(rows)), {}
-        for start in range(0, len(rows), AT_ONCE):
-            part = json.dumps([int(row) for row in rows[start : start + AT_ONCE]])
-            wanted = "row IN (SELECT value FROM json_each(?))"
-            with self._told():
+        with self.at_once():
+            for start in range(0, len(rows), AT_ONCE):
+                part = json.dumps([int(row) for row in rows[start : start + AT_ONCE]])
+                wanted = "row IN (SELECT value FROM json_each(?))"
                 for row, *values in self._ask(f"SELECT row, {COLUMNS} FROM images WHERE {wanted}", part):
                     found[row] = Entry.from_fields(values)
         return found
 
     def check_rows(self) -> None:
         """Refuse images without a vector, and a structure of more vectors than there are."""
-        about = self.about()
-        with self._told():
+        with self.at_once():
+            about = self.about()
             last = self._ask("SELECT max(row) FROM images")[0][0]
             if max(last or 0, (about["structure"] or {}).get("covered", 0) - 1) >= max(about["vectors"], 1):
                 raise sqlite3.DatabaseError("more images than vectors")
 
     def check(self) -> None:
         """Compare the images with their checksum."""
-        with self._told():
+        with self.at_once():
             whole = self._base.execute("PRAGMA quick_check").fetchone()[0] == "ok"
             if not whole or _sum(self._every()) != self.about()["sum"]:
                 raise sqlite3.DatabaseError("wrong checksum")
@@ -202,7 +219,7 @@ class Table:
         self.tell(sum=(self.about()["sum"] + sign * _sum(rows)) % 2**62)
 
     def _ask(self, question: str, *values: Any) -> list[tuple]:
-        with self._told():
+        with self.at_once():
             return self._base.execute(question, values).fetchall()
 
     @contextmanager
@@ -210,8 +227,16 @@ class Table:
         """Say in one line what is wrong with the file."""
         try:
             yield
-        except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:  # no permission, locked, other thread
+        except sqlite3.ProgrammingError as error:  # closed
             raise InputError(f"{self.path}: {first_line(error)}") from None
+        except sqlite3.OperationalError as error:  # locked, no permission
+            reason = first_line(error)
+            if "locked" not in reason and os.path.exists(f"{self.path}-journal"):
+                reason = (
+                    "a change that was cut off has to be undone, and this program may not write here: run "
+                    f"`fastreid index info --index {self.path.parent}` as a user who may, or copy the folder"
+                )
+            raise InputError(f"{self.path}: {reason}") from None
         except InputError:
             raise
         except (sqlite3.DatabaseError, ValueError, TypeError, RecursionError) as error:
