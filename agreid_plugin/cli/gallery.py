@@ -145,8 +145,10 @@ def token_of(args: argparse.Namespace) -> str:
 
 
 def say(line: str) -> None:
-    """Print a line that somebody should read, beside the results."""
-    print(f"fastreid: {line}", file=sys.stderr)
+    """Print a line that a user should read, beside the results and above a progress bar."""
+    from tqdm import tqdm
+
+    tqdm.write(f"fastreid: {line}", file=sys.stderr)
 
 
 def put(path: Path, write: Callable[[Path], object]) -> None:

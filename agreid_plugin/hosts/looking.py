@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.pictures.experts import Shares
@@ -26,7 +27,7 @@ from agreid_plugin.types import Record, view_label
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], None]
 
 
-def expert_shares(extractor: Extractor, records: Iterable[Record]) -> list[Shares]:
+def expert_shares(extractor: Extractor, records: Sequence[Record]) -> list[Shares]:
     """Count which experts are asked for the images of each camera, one entry for each group of experts.
 
     Raises:
@@ -40,10 +41,11 @@ def expert_shares(extractor: Extractor, records: Iterable[Record]) -> list[Share
         by_place.setdefault((view_label(record.view), record.camera), []).append(record)
     try:
         counted: dict[tuple[int, int], UsageByModule] = {}
-        for place in sorted(by_place):
-            for _ in extractor.of_pictures(map(as_picture, by_place[place])):
-                pass
-            counted[place] = counter.take()
+        with tqdm(total=len(records), desc="asking experts", unit="image", leave=False, disable=None) as bar:
+            for place in sorted(by_place):
+                for part in extractor.of_pictures(map(as_picture, by_place[place])):
+                    bar.update(len(part.paths))
+                counted[place] = counter.take()
     finally:
         counter.stop()
     return _shares(counted)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from tqdm import tqdm
 
 from agreid_plugin.data.datasets.files import existing
 from agreid_plugin.errors import InputError
@@ -31,6 +34,8 @@ IMAGES = 8
 VERSIONS = ("agreid-plugin", "fastreid", "mmengine", "torch")
 
 Say = Callable[[str], None]
+Part = tuple[str, Callable[[], Section]]
+"""A title, and what makes the section below it."""
 
 
 def report_page(
@@ -43,6 +48,8 @@ def report_page(
     say: Say = lambda _: None,
 ) -> str:
     """Return an HTML page about a run that needs no other file; what does not apply is left out with a line.
+
+    On a terminal a bar shows which part is being made.
 
     Args:
         run: its folder.
@@ -59,27 +66,29 @@ def report_page(
         raise InputError(
             f"{run} is no run's folder: it has no configuration with a checkpoint, a card or results beside it"
         )
-    sections = []
-
-    def add(title: str, make: Callable[[], Section]) -> None:
-        try:
-            sections.append(make())
-        except InputError as error:
-            say(f"{title} left out: {error}")
-            sections.append(Section(title, f"Left out: {error}"))
-
-    add("Summary", lambda: _summary(folder, config, checkpoint))
-    add("Results", lambda: _results(folder))
-    add("Training", lambda: _training(folder, protocol))
+    parts: list[Part] = [
+        ("Summary", lambda: _summary(folder, config, checkpoint)),
+        ("Results", lambda: _results(folder)),
+        ("Training", lambda: _training(folder, protocol)),
+    ]
     try:
-        subject = _subject(config, checkpoint, protocol, overrides, device)
+        parts += _pictures(_subject(config, checkpoint, protocol, overrides, device), folder, config, overrides, seed)
     except InputError as error:
-        say(f"pictures left out: {error}")
-        sections.append(Section("Pictures", f"Left out: {error}"))
-    else:
-        for title, make in _pictures(subject, folder, config, overrides, seed):
-            add(title, make)
+        parts.append(("Pictures", partial(_refuse, error)))
+    sections = []
+    with tqdm(parts, unit="part", leave=False, disable=None) as bar:
+        for title, make in bar:
+            bar.set_description(title)
+            try:
+                sections.append(make())
+            except InputError as error:
+                say(f"{title} left out: {error}")
+                sections.append(Section(title, f"Left out: {error}"))
     return page(f"Run {folder.resolve().name}", str(config), sections)
+
+
+def _refuse(error: InputError) -> NoReturn:
+    raise error
 
 
 def _subject(
@@ -91,10 +100,8 @@ def _subject(
     return Subject(Extractor.from_config(config, checkpoint, device=device, overrides=overrides), tested, protocol)
 
 
-def _pictures(
-    subject: Subject, folder: Path, config: Path, overrides: Sequence[str], seed: int
-) -> Iterator[tuple[str, Callable[[], Section]]]:
-    def drawn(title: str, about: str, make: Callable[[], picturing.Drawn]) -> tuple[str, Callable[[], Section]]:
+def _pictures(subject: Subject, folder: Path, config: Path, overrides: Sequence[str], seed: int) -> Iterator[Part]:
+    def drawn(title: str, about: str, make: Callable[[], picturing.Drawn]) -> Part:
         return title, lambda: Section(title, about, pictures={title: make().image})
 
     def before_and_after() -> picturing.Drawn:

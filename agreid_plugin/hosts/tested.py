@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+from tqdm import tqdm
 
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.pictures import Picture
@@ -62,10 +63,12 @@ def _host(config: str | Path) -> ModuleType:
 
 
 def extracted(extractor: Extractor, tested: TestSet) -> FeatureSet:
-    """Make the features of a test set's images and, if captions ask, of its captions."""
+    """Make the features of a test set's images and, if captions ask, of its captions; show how many are done."""
     by_key: dict[str | int, np.ndarray] = {}
-    for part in extractor.of_pictures(map(as_picture, tested.records)):
-        by_key |= dict(zip(part.paths, part.features, strict=True))
+    with tqdm(total=len(tested.records), desc="extracting", unit="image", leave=False, disable=None) as bar:
+        for part in extractor.of_pictures(map(as_picture, tested.records)):
+            by_key |= dict(zip(part.paths, part.features, strict=True))
+            bar.update(len(part.paths))
     if tested.has_text:
         captions = [caption for record in tested.records for caption in record.captions]
         by_key |= dict(enumerate(extractor.texts(captions)))
