@@ -10,10 +10,11 @@ from agreid_plugin.cli.arguments import add_trust, size
 RUN = "--config logs/visa-agsynth/config.yaml --weights logs/visa-agsynth/model_final.pth"
 EXAMPLES = {
     "ranks": f"""examples:
-  fastreid visualize ranks {RUN} --out worst.png
+  fastreid visualize ranks {RUN} --out ranks.png
+  fastreid visualize ranks {RUN} --order worst --out worst.png
   fastreid visualize ranks {RUN} \\
     --protocol CARGO/A2G --order best --queries 8 --top 5 --out best.png --json best.json
-  fastreid visualize ranks --config my.yml --features feats.npz --order random --out random.png
+  fastreid visualize ranks --config my.yml --features feats.npz --seed 1 --out others.png
 """,
     "tsne": f"""examples:
   fastreid visualize tsne {RUN} --out tsne.png
@@ -75,14 +76,15 @@ def _add_ranks(pictures: argparse._SubParsersAction) -> None:
         "ranks",
         "queries and what is ranked first, right or wrong",
         "Draw queries with the first images of their rankings: the same person framed in green and ticked, others in "
-        "orange and crossed, each with its distance, view and camera.",
+        "orange and crossed, each with its distance, view and camera. Below a query stands the rank of its first right "
+        "image, drawn or not.",
     )
     _add_protocol(parser)
     parser.add_argument(
         "--order",
         choices=("worst", "best", "random", "even"),
-        default="worst",
-        help="which queries, by average precision (default: worst)",
+        default="random",
+        help="which queries: any, those of least or most average precision, or evenly spread ones (default: random)",
     )
     parser.add_argument("--queries", type=int, default=5, metavar="N", help="how many (default: 5)")
     parser.add_argument("--top", type=int, default=10, metavar="K", help="images of each (default: 10)")

@@ -33,12 +33,22 @@ class Listed:
 
 @dataclass(frozen=True)
 class RankList:
-    """A query, an image or with `caption` a sentence about it, and the first images of its ranking."""
+    """A query, an image or with `caption` a sentence about it, and the first images of its ranking.
+
+    Attributes:
+        protocol: its full name.
+        row: the query's place in the protocol.
+        query: the image.
+        listed: the first images of the ranking.
+        first_right: the rank of the first image of the same person, listed or not; None without any.
+        caption: the sentence, if one asks.
+    """
 
     protocol: str
-    row: int  # the query's place in the protocol
+    row: int
     query: Record
     listed: tuple[Listed, ...]
+    first_right: int | None = None
     caption: str = ""
 
 
@@ -90,9 +100,11 @@ def rank_lists(
     found = []
     for row, far, out in zip(wanted.tolist(), distances, hidden, strict=True):
         right = gallery_meta.pid == query_meta.pid[row]
-        order = [place for place in np.lexsort((right, far)) if not out[place]][:top]
-        listed = [Listed(n, chosen.gallery[p], float(far[p]), bool(right[p])) for n, p in enumerate(order, start=1)]
-        found.append(RankList(str(protocol), row, queries[row][0], tuple(listed), queries[row][1]))
+        order = [place for place in np.lexsort((right, far)) if not out[place]]
+        listed = [Listed(n, chosen.gallery[p], float(far[p]), bool(right[p])) for n, p in enumerate(order[:top], 1)]
+        first = next((rank for rank, place in enumerate(order, 1) if right[place]), None)
+        query, caption = queries[row]
+        found.append(RankList(str(protocol), row, query, tuple(listed), first, caption))
     return found
 
 

@@ -67,7 +67,7 @@ class Subject:
         return examples(self.test_set.dataset, self.protocol, count, seed)
 
 
-def draw_ranks(subject: Subject, order: str = "worst", queries: int = 5, top: int = 10, seed: int = 0) -> Drawn:
+def draw_ranks(subject: Subject, order: str = "random", queries: int = 5, top: int = 10, seed: int = 0) -> Drawn:
     """Draw queries with the first images of their rankings; see `chosen_rows` for the order."""
     features, protocol, comparison = subject.features, subject.protocol, subject.tested.comparison
     (metrics,) = comparison.compute(features, [protocol])
@@ -96,6 +96,7 @@ def _rank_data(found: Sequence[RankList], order: str, precision: Mapping[int, fl
                 **_told(ranking.query),
                 "row": ranking.row,
                 "average_precision": round(precision[ranking.row], 6),
+                "first_right": ranking.first_right,
                 "listed": [
                     {"rank": each.rank, **_told(each.record), "distance": round(each.distance, 6), "right": each.right}
                     for each in ranking.listed

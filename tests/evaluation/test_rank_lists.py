@@ -1,5 +1,7 @@
 """The first images of rankings: the same as in the numbers, and drawn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -63,7 +65,7 @@ def test_the_first_match_stands_where_the_numbers_have_it(name, comparison):
     for first, found in zip(
         metrics.per_query.first, rank_lists(features, chosen, comparison, rows, top=100), strict=True
     ):
-        assert next(each.rank for each in found.listed if each.right) == first
+        assert next(each.rank for each in found.listed if each.right) == found.first_right == first
 
 
 def test_captions_ask():
@@ -105,6 +107,21 @@ def test_a_picture_tells_right_from_wrong(tmp_path, monkeypatch):
     for rank in range(3):
         left, top = place_of(0, rank)
         assert picture.getpixel((left + CELL[0] // 2, top + CELL[1] // 2)) == (9, 9, 200)
+
+
+def test_the_first_right_one_is_known_and_written_though_it_is_not_drawn(tmp_path, monkeypatch):
+    features, chosen = drawn_at_random(), protocol("CARGO", "ALL")
+    (metrics,) = Comparison().compute(features, [chosen])
+    row, first = next(pair for pair in zip(metrics.per_query.row, metrics.per_query.first, strict=True) if pair[1] > 2)
+    (found,) = rank_lists(features, chosen, Comparison(), [row], top=1)
+    assert (found.first_right, len(found.listed)) == (first, 1)
+    monkeypatch.chdir(tmp_path)
+    for each in (found.query, found.listed[0].record):
+        Image.new("RGB", (8, 16)).save(each.path, format="PNG")
+    pictures = [np.asarray(sheet([each], "CARGO/ALL")) for each in (found, replace(found, first_right=None))]
+    changed = (pictures[0] != pictures[1]).any(axis=-1)
+    assert changed[HEAD + CELL[1] :, MARGIN : MARGIN + CELL[0]].any()
+    assert not changed[: HEAD + CELL[1]].any()
 
 
 def test_a_caption_stands_in_the_place_of_an_image(tmp_path, monkeypatch):

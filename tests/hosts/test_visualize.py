@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from agreid_plugin.evaluation.features import load_features
 from agreid_plugin.evaluation.pictures import ranks
 from agreid_plugin.evaluation.pictures.style import PALETTE, RIGHT, WRONG
 from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.picturing import Subject, draw_expert_shares
+from agreid_plugin.hosts.run_pictures import report_page
 from agreid_plugin.hosts.tested import load_tested
 from agreid_plugin.types import View
 
@@ -81,7 +84,7 @@ def test_every_picture_has_help_with_an_example(name, capsys):
 
 
 def test_frames_tell_right_from_wrong_and_numbers_are_those_of_the_evaluation(draw, made, fastreid_command, tmp_path):
-    picture, data = draw("ranks", "--queries", 4, "--top", 5)
+    picture, data = draw("ranks", "--order", "worst", "--queries", 4, "--top", 5)
     assert data["protocol"] == "CARGO/ALL"
     assert picture.height == ranks.HEAD + 4 * ranks.ROW
     for row, query in enumerate(data["queries"]):
@@ -98,8 +101,10 @@ def test_frames_tell_right_from_wrong_and_numbers_are_those_of_the_evaluation(dr
     (metrics,) = Comparison().compute(load_features(kept), [tested.find("ALL")[1]])
     precision = [query["average_precision"] for query in data["queries"]]
     assert precision == pytest.approx(sorted(metrics.per_query.precision)[:4], abs=1e-5)
+    first = dict(zip(metrics.per_query.row.tolist(), metrics.per_query.first.tolist(), strict=True))
+    assert [query["first_right"] for query in data["queries"]] == [first[query["row"]] for query in data["queries"]]
     again = tmp_path / "again.json"
-    from_file = ("--config", made / "config.yaml", "--features", kept, "--queries", 4, "--top", 5)
+    from_file = ("--config", made / "config.yaml", "--features", kept, "--order", "worst", "--queries", 4, "--top", 5)
     outcome = fastreid_command("visualize", "ranks", *from_file, "--out", tmp_path / "again.png", "--json", again)
     assert outcome.code == 0, outcome.err
     shown = [[each["path"] for each in query["listed"]] for query in json.loads(again.read_text())["queries"]]
@@ -233,6 +238,42 @@ def test_a_report_is_one_file_and_says_what_it_leaves_out(made, fastreid_command
     lines = outcome.err.strip().splitlines()
     assert [line.split(":")[1].strip() for line in lines] == ["Summary left out", "Results left out"]
     assert page.count("Left out: ") == 2
+
+
+class Terminal(io.StringIO):
+    """Standard error as a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_report_shows_which_part_is_made(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with history(made):
+        (tmp_path / "config.yaml").write_text((made / "config.yaml").read_text())
+        (tmp_path / "metrics.json").write_text((made / "metrics.json").read_text())
+    report_page(tmp_path)  # without a checkpoint, whose pictures take a while
+    shown = sys.stderr.getvalue()
+    assert all(f"{title}:" in shown for title in ("Summary", "Training", "Pictures"))
+    assert "/4 [" in shown
+
+
+def test_passes_over_the_test_set_show_how_many_images_are_done(made, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    subject = Subject(Extractor.from_config(*model(made)[1::2]), load_tested(made / "config.yaml"))
+    images = len(subject.features.records)
+    assert f"extracting:   0%|          | 0/{images} [" in sys.stderr.getvalue()
+    draw_expert_shares(subject)
+    assert re.search(rf"asking experts: .*/{images} \[", sys.stderr.getvalue())
+
+
+def test_the_first_picture_is_of_any_queries(draw, made, tmp_path):
+    _, data = draw("ranks", "--queries", 4, "--top", 2)
+    assert data["order"] == "random"
+    (tmp_path / "ranks.png").unlink()
+    (tmp_path / "ranks.json").unlink()
+    _, others = draw("ranks", "--queries", 4, "--top", 2, "--seed", 1)
+    assert [query["row"] for query in data["queries"]] != [query["row"] for query in others["queries"]]
 
 
 def test_a_report_of_no_run_is_refused(fastreid_command, tmp_path):

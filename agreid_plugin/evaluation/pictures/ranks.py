@@ -18,13 +18,15 @@ BORDER = 6  # pixels of the color around an image
 TITLE, TEXT, LINE = 26, 16, 21
 HEAD = 88  # pixels above the first query
 CELL = THUMBNAIL[0] + 2 * BORDER, THUMBNAIL[1] + 2 * BORDER
-ROW = CELL[1] + 2 * LINE + 26
+ROW = CELL[1] + 3 * LINE + 18
 BADGE = 13  # radius of the mark in an image's corner
 LEGEND = (("same person", RIGHT), ("another person", WRONG))
 
 
 def sheet(rankings: Sequence[RankList], title: str, about: str = "", notes: Sequence[str] = ()) -> Image.Image:
     """Draw queries below each other, each with its images: right ones framed in green and ticked, wrong ones crossed.
+
+    Below a query stands the rank of its first right image, which may be beyond those drawn.
 
     Args:
         rankings: what to draw.
@@ -54,11 +56,13 @@ def place_of(row: int, rank: int) -> tuple[int, int]:
 
 def _row(paper: Image.Image, row: int, ranking: RankList, note: str) -> None:
     pen, (_, top) = ImageDraw.Draw(paper), place_of(row, 0)
+    first = "no right image" if ranking.first_right is None else f"first right: rank {ranking.first_right}"
     if ranking.caption:
         _write(pen, (MARGIN, top), shortened(wrapped([ranking.caption], CELL[0], _font(TEXT)), CELL[1] // LINE))
-        _write(pen, (MARGIN, top + CELL[1] + 4), [note])
+        _write(pen, (MARGIN, top + CELL[1] + 4), [note, first])
     else:
         _mount(paper, (MARGIN, top), ranking.query, f"query  {note}", INK)
+        _write(pen, (MARGIN, top + CELL[1] + 4 + 2 * LINE), [first])
     line = MARGIN + CELL[0] + BETWEEN // 2
     pen.line((line, top, line, top + CELL[1]), fill=(200, 200, 204), width=2)
     for number, each in enumerate(ranking.listed, start=1):
