@@ -49,6 +49,14 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--dataset", default="", metavar="NAME", help="read the folder as this dataset (CARGO), whose names tell more"
     )
     parser.add_argument(
+        "--splits",
+        nargs="+",
+        default=[],
+        metavar="S",
+        help="of the dataset: train, val, query, gallery, test (default: those that its tests search in, gallery or "
+        "test)",
+    )
+    parser.add_argument(
         "--skip-bad-images",
         action="store_true",
         help="leave out images that cannot be read, or whose names are not one line of UTF-8",
@@ -128,14 +136,19 @@ def extractor_of(args: argparse.Namespace, normalize: bool = True) -> Extractor:
 
 
 def entries_of(args: argparse.Namespace) -> list[Entry]:
-    """Return the images of a command line, and say which are left out for their names."""
+    """Return the images of a command line; say of which splits of a dataset, and which are left out for their names."""
     from agreid_plugin.data.bad_images import listed
     from agreid_plugin.evaluation.index.listing import BAD_NAMES, list_gallery
 
+    if args.splits and not args.dataset:
+        raise InputError("--splits are of a dataset: name it with --dataset")
     dataset = find_dataset(args.dataset) if args.dataset else ""
-    entries, bad = list_gallery(Path(args.images), dataset, args.skip_bad_images)
+    entries, bad = list_gallery(Path(args.images), dataset, args.splits, args.skip_bad_images)
     if bad:
         say(f"left out: {listed(bad, BAD_NAMES)}")
+    if dataset:
+        splits = ", ".join(sorted({entry.tags["split"] for entry in entries}))
+        say(f"{dataset}: {len(entries):,} images of split {splits} (--splits chooses)")
     return entries
 
 

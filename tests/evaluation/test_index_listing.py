@@ -2,6 +2,8 @@
 
 import pytest
 
+from agreid_plugin.data.datasets import load
+from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.index import Entry, parse_time
 from agreid_plugin.evaluation.index.listing import list_gallery
@@ -89,6 +91,28 @@ def test_a_bad_table_is_one_line(folder, text, words):
     with pytest.raises(InputError, match=words) as caught:
         table(folder, text)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_of_a_dataset_those_images_count_that_its_tests_search_in(agsynth):
+    known = load("CARGO", agsynth)
+    assert {entry.path for entry in list_gallery(agsynth, "CARGO")[0]} == {each.path for each in known.split("gallery")}
+    others, _ = list_gallery(agsynth, "CARGO", ["train", "query"])
+    assert {entry.path for entry in others} == {each.path for each in known.split("train", "query")}
+    assert {entry.tags["split"] for entry in others} == {"train", "query"}
+
+
+def test_of_a_text_set_those_images_count_that_its_tests_search_in(tmp_path):
+    make_agsynth(tmp_path, ids=4, images_per_id=4, size=(32, 16), layout="tag-pedes", workers=1, progress=False)
+    assert {entry.tags["split"] for entry in list_gallery(tmp_path, "TAG-PEDES")[0]} == {"test"}
+
+
+def test_a_dataset_without_these_splits_is_one_line(agsynth, folder):
+    with pytest.raises(
+        InputError, match=r"no image of split val; CARGO has train, query, gallery: name some with --spl"
+    ):
+        list_gallery(agsynth, "CARGO", ["val"])
+    with pytest.raises(InputError, match=r"split 'galery' unknown \(did you mean gallery\?\)"):
+        list_gallery(agsynth, "CARGO", ["galery"])
 
 
 def test_what_is_no_gallery(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -20,18 +20,23 @@ from agreid_plugin.types import UNKNOWN, Record
 
 COLUMNS = ("path", "view", "camera", "pid", "platform", "time")
 """Columns of a table that mean something of their own; the first has to be there."""
+SEARCHED = ("gallery", "test")
+"""Splits of datasets that tests search in; that of text sets is the second."""
 CAPTION = "caption"  # how the names of columns begin that an index has no use for
 BAD_NAMES = "cannot be kept by a name with control characters or bytes that are not UTF-8"
 Named = TypeVar("Named")
 
 
-def list_gallery(images: str | Path, dataset: str = "", skip_bad_images: bool = False) -> tuple[list[Entry], list[str]]:
+def list_gallery(
+    images: str | Path, dataset: str = "", splits: Sequence[str] = (), skip_bad_images: bool = False
+) -> tuple[list[Entry], list[str]]:
     """Return the images of a gallery, each path once, and the paths of those that are left out.
 
     Args:
         images: a folder, whose images at any depth count; or a CSV file with the column `path` and, as known, `view`,
             `camera`, `pid`, `platform` and `time`. Its other columns become tags, but for captions.
         dataset: read the folder as this dataset, whose names tell identity, camera and view.
+        splits: of the dataset; without any the images that its tests search in.
         skip_bad_images: leave out images whose paths no index can keep, instead of refusing them; see `separate`.
 
     Raises:
@@ -39,8 +44,9 @@ def list_gallery(images: str | Path, dataset: str = "", skip_bad_images: bool = 
     """
     place = existing(images)
     if dataset:
-        records, bad = separate(((record.path, record) for record in load(dataset, place).records), skip_bad_images)
-        return [_of_record(record) for record in records], bad
+        records = _records(dataset, place, splits)
+        kept, bad = separate(((record.path, record) for record in records), skip_bad_images)
+        return [_of_record(record) for record in kept], bad
     if place.is_file():
         return _of_table(place, skip_bad_images)
     found = [str(path) for path in list_images(place)]
@@ -67,6 +73,15 @@ def separate(found: Iterable[tuple[str, Named]], skip_bad_images: bool) -> tuple
     if bad and not skip_bad_images:
         raise InputError(f"{listed(bad, BAD_NAMES)}: rename, or {SKIP}")
     return good, bad
+
+
+def _records(dataset: str, root: Path, splits: Sequence[str]) -> list[Record]:
+    found = load(dataset, root)
+    records = found.split(*(splits or SEARCHED))
+    if not records:
+        named, known = " or ".join(splits or SEARCHED), ", ".join(found.splits)
+        raise InputError(f"{root}: no image of split {named}; {found.name} has {known}: name some with --splits")
+    return records
 
 
 def _of_record(record: Record) -> Entry:
