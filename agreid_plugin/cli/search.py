@@ -86,7 +86,7 @@ def _search(args: argparse.Namespace) -> None:
         queries = searching.text_queries(extractor, sentences)
     with _opened(args, extractor) as index:
         answers = searching.search(index, queries, args.top, where)
-    _print(answers)
+    _print(answers, "no image of the gallery meets the conditions" if where else "the gallery has no images left")
     _write(args, answers)
 
 
@@ -130,14 +130,14 @@ def _check(args: argparse.Namespace, queries: int) -> None:
             check_file(f"--{option}", Path(getattr(args, option)), endings, may_exist=option == "cache")
 
 
-def _print(answers: Sequence[Answer]) -> None:
+def _print(answers: Sequence[Answer], nothing: str) -> None:
     from agreid_plugin.evaluation.showing import table
 
     for answer in answers:
         print(printable(answer.query) if answer.is_image else f'"{printable(answer.query)}"')
         for note in answer.notes:
             print(f"note: {note}")
-        print(f"{table(answer)}\n", flush=True)
+        print(f"{table(answer) if answer.hits else nothing}\n", flush=True)
 
 
 def _write(args: argparse.Namespace, answers: Sequence[Answer]) -> None:

@@ -5,6 +5,7 @@ Shapes: Q queries, D width.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -64,7 +65,9 @@ def text_queries(extractor: Extractor, sentences: Sequence[str]) -> Queries:
 
 
 def search(index: GalleryIndex, queries: Queries, top: int, where: Where) -> list[Answer]:
-    """Answer queries with the images of an index that are most like them.
+    """Answer queries with the images of an index that are most like them; without any hit where none may be found.
+
+    An answer notes where the query's file itself is among what was found.
 
     Args:
         index: where to search.
@@ -73,10 +76,19 @@ def search(index: GalleryIndex, queries: Queries, top: int, where: Where) -> lis
         where: the images to search in.
     """
     found = answers(index, queries.names, queries.vectors, top, where)
-    if not found[0].hits:  # the same images are searched for every query
-        raise InputError("no image of the gallery meets the conditions" if where else "the gallery has no images left")
-    told = zip(found, queries.notes, strict=True)
-    return [replace(answer, notes=notes, is_image=queries.are_images) for answer, notes in told]
+    answered = [
+        replace(answer, notes=notes, is_image=queries.are_images)
+        for answer, notes in zip(found, queries.notes, strict=True)
+    ]
+    return [replace(answer, notes=(*answer.notes, *_note_itself(answer))) for answer in answered]
+
+
+def _note_itself(answer: Answer) -> Iterator[str]:
+    """Say where a query, which is in the gallery itself, is among what was found."""
+    query = os.path.realpath(answer.query)
+    for hit in answer.hits if answer.is_image else ():
+        if os.path.realpath(hit.path) == query:
+            yield f"rank {hit.rank} is the query's file itself, which is in the gallery"
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import assert_one_line, interrupted_after
@@ -15,8 +16,10 @@ from agreid_plugin.cli import main
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.images import read_image
 from agreid_plugin.data.synth import make_agsynth
-from agreid_plugin.evaluation.index import open_index
-from agreid_plugin.hosts import extraction
+from agreid_plugin.evaluation.index import Where, open_index
+from agreid_plugin.evaluation.search import Answer
+from agreid_plugin.hosts import extraction, searching
+from agreid_plugin.hosts.searching import Queries
 from agreid_plugin.types import View
 
 COUNT = 24
@@ -124,8 +127,36 @@ def test_conditions_keep_the_images_that_meet_them(made, search, records, engine
     assert found("--after", "2026-05-10T10:00") == {record.path for record in records[9:]}
     assert found("--before", "2026-05-10T10:00") == {record.path for record in records[:9]}
     assert found("--where", "weather=rain") == {record.path for record in records[1::2]}
-    none = search(made / engine, "--image", records[0].path, "--where", "weather=snow")
-    assert_one_line(none, "no image of the gallery meets the conditions")
+    assert [
+        answer["hits"]
+        for answer in search(
+            made / engine, *("--image", records[0].path, "--image", records[1].path), "--where", "weather=snow"
+        )
+    ] == [[], []]
+
+
+def test_nothing_found_is_said_and_no_error(made, fastreid_command, model, records, tmp_path):
+    files = ("--html", tmp_path / "f.html", "--picture", tmp_path / "f.png")
+    argv = ("--index", made / "people", "--image", records[0].path, "--camera", 99)
+    outcome = fastreid_command("search", *model, *argv, *files)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.splitlines()[1] == "no image of the gallery meets the conditions"
+    assert (tmp_path / "f.html").read_text().count("<img ") == 1  # the query
+    queries = Queries(("a",), np.eye(1, 32), ((),))
+    with open_index(made / "people") as opened:
+        assert searching.search(opened, queries, 5, Where(cameras=(99,))) == [Answer("a", ())]
+
+
+def test_a_query_that_is_in_the_gallery_itself_is_noted(made, fastreid_command, model, records, tmp_path):
+    query = tmp_path / "link.jpg"
+    query.symlink_to(records[5].path)
+    outcome = fastreid_command("search", *model, "--index", made / "people", "--image", query, "--top", 3)
+    (note,) = [line for line in outcome.out.splitlines() if line.startswith("note: ")]
+    (rank,) = [line.split()[0] for line in outcome.out.splitlines() if line.endswith(records[5].path)]
+    assert note == f"note: rank {rank} is the query's file itself, which is in the gallery"
+    another = similar(records[5], tmp_path)
+    outcome = fastreid_command("search", *model, "--index", made / "people", "--image", another, "--top", 3)
+    assert "note: " not in outcome.out
 
 
 def test_a_table_a_page_and_a_sheet(made, fastreid_command, model, records, tmp_path):
@@ -240,6 +271,7 @@ def test_approximate_kinds_tell_their_recall(made, index, tmp_path):
         (["build", "--index", "{tmp}/i", "--images", "{made}/crops.csv"], ["--images needs --config"]),
         (["build", "--index", "{tmp}/i", "--features", "{made}/f.npz", "--kind", "tree"], ["kind 'tree' unknown"]),
         (["build", "--index", "{tmp}/i", "--features", "{made}/f.npz", "--config", "a.yml"], ["are there already"]),
+        (["build", "--index", "{tmp}/i", "--images", "{made}", "--config", "a", "--splits", "val"], ["with --dataset"]),
         (["build", "--index", "{made}/people", "--features", "{made}/f.npz"], ["is finished"]),
         (["build", "--index", "{tmp}/i", "--features", "{made}/visa.yml"], ["end with .npz or .parquet"]),
         (["build", "--index", "{tmp}/i", "--features", "{tmp}/other.npz"], ["other.npz: not features"]),
@@ -268,8 +300,10 @@ def crowd(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_right_one_of_200_people_is_found(crowd, model, index, search, tmp_path, engine):
     where = tmp_path / engine
-    outcome = index("build", "--index", where, *model, "--images", crowd, "--dataset", "CARGO")
+    splits = ("--splits", "train", "query", "gallery")
+    outcome = index("build", "--index", where, *model, "--images", crowd, "--dataset", "CARGO", *splits)
     assert "images     800" in outcome.out, outcome.err
+    assert "CARGO: 800 images of split gallery, query, train (--splits chooses)\n" in outcome.err
     records = sorted(load("CARGO", crowd).records, key=lambda record: record.path)
     assert len({record.pid for record in records}) == 200
     for view in View:
