@@ -149,8 +149,8 @@ def _write(args: argparse.Namespace, answers: Sequence[Answer]) -> None:
         content = json.dumps({**about, "answers": plain(answers)}, indent=1)
         gallery.put(Path(args.json), lambda draft: draft.write_text(content, encoding="utf-8"))
     if args.html:
-        told = ", ".join(f"{name}: {value}" for name, value in about.items() if value)
-        shown = page(answers, told)
+        about |= {name: _brief(value) for name, value in about.items() if name in ("gallery", "config", "weights")}
+        shown = page(answers, ", ".join(f"{name}: {value}" for name, value in about.items() if value))
         gallery.put(Path(args.html), lambda draft: draft.write_text(shown, encoding="utf-8"))
     if args.picture:
         picture = sheet(answers)
@@ -158,3 +158,8 @@ def _write(args: argparse.Namespace, answers: Sequence[Answer]) -> None:
     written = [path for path in (args.json, args.html, args.picture) if path]
     if written:
         print(f"written: {', '.join(written)}")
+
+
+def _brief(place: str | None) -> str:
+    """Return a file or folder by its name and the folder it is in, and a server as it is."""
+    return "/".join(Path(place).absolute().parts[-2:]) if place and "://" not in place else place or ""

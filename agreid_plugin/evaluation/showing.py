@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache
 from html import escape
@@ -92,6 +93,8 @@ def _time(seconds: float) -> str:
 def page(answers: Sequence[Answer], about: str = "") -> str:
     """Return an HTML page that needs no other file: small images are inside.
 
+    Paths start at the last folder that has all images of the answers in it; a query has its file's name.
+
     Args:
         answers: what was found; each query stands above a grid of its images.
         about: a line at the end: which gallery and model, for example.
@@ -100,9 +103,23 @@ def page(answers: Sequence[Answer], about: str = "") -> str:
         InputError: an image cannot be read.
     """
     small = cache(_embedded)  # one image may answer several queries
-    title = escape(printable(answers[0].query if len(answers) == 1 else f"{len(answers)} queries"))
+    shown = _short_paths([hit.path for answer in answers for hit in answer.hits])
+    title = escape(printable(_heading(answers[0]) if len(answers) == 1 else f"{len(answers)} queries"))
     footer = f"<footer><p>{escape(printable(about))}</p></footer>"
-    return document(title, _STYLE, [*(_section(answer, small) for answer in answers), footer])
+    return document(title, _STYLE, [*(_section(answer, small, shown) for answer in answers), footer])
+
+
+def _heading(answer: Answer) -> str:
+    return os.path.basename(answer.query) if answer.is_image else answer.query
+
+
+def _short_paths(paths: Sequence[str]) -> dict[str, str]:
+    """Return path -> path from the last folder on that has all of them in it."""
+    if not paths:
+        return {}
+    full = {path: os.path.abspath(path) for path in paths}
+    start = os.path.dirname(os.path.commonpath([os.path.dirname(path) for path in full.values()]))
+    return {path: os.path.relpath(each, start) for path, each in full.items()}
 
 
 def document(title: str, style: str, parts: Iterable[str]) -> str:
@@ -125,16 +142,16 @@ def source_of(image: Image.Image, kind: str, **options: Any) -> str:
     return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def _section(answer: Answer, small: Callable[[str], str]) -> str:
+def _section(answer: Answer, small: Callable[[str], str], shown: Mapping[str, str]) -> str:
     notes = "".join(f"<p>{escape(printable(note))}</p>\n" for note in answer.notes)
-    figures = "\n".join(_figure(hit, small(hit.path)) for hit in answer.hits)
+    figures = "\n".join(_figure(hit, small(hit.path), shown[hit.path]) for hit in answer.hits)
     asked = f'<img class="query" src="{small(answer.query)}" alt="query">\n' if answer.is_image else ""
-    head = f"<h1>{escape(printable(answer.query))}</h1>\n{asked}{notes}"
+    head = f"<h1>{escape(printable(_heading(answer)))}</h1>\n{asked}{notes}"
     return f'<section>\n{head}<div class="grid">\n{figures}\n</div>\n</section>'
 
 
-def _figure(hit: Hit, source: str) -> str:
-    path = escape(printable(hit.path))
+def _figure(hit: Hit, source: str, path: str) -> str:
+    path = escape(printable(path))
     known = {name: tell(hit) for name, tell in TOLD.items() if tell(hit)}
     told = ", ".join(f"{name} {text}" if name in ("camera", "pid") else text for name, text in known.items())
     words = f'<b>{hit.rank}</b> · {hit.score:.4f} {told}<span class="path">{path}</span>'
@@ -175,7 +192,7 @@ def sheet(answers: Sequence[Answer]) -> Image.Image:
     columns = min(COLUMNS, max(map(len, cells)))
     width = max(LEAST_WIDTH, columns * (THUMBNAIL[0] + GAP) + GAP)
     font = ImageFont.load_default(size=FONT_SIZE)
-    heads = [wrapped([answer.query, *answer.notes], width - 2 * GAP, font) for answer in answers]
+    heads = [wrapped([_heading(answer), *answer.notes], width - 2 * GAP, font) for answer in answers]
     heights = [_height(len(head), len(own)) for head, own in zip(heads, cells, strict=True)]
     paper = Image.new("RGB", (width, sum(heights)), PAPER)
     draw, top = ImageDraw.Draw(paper), 0

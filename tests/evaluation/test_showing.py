@@ -4,7 +4,9 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +28,11 @@ def red(tmp_path) -> str:
 @pytest.fixture
 def blue(tmp_path) -> str:
     return picture(tmp_path / "blue & <b>'\"wide.jpg", BLUE, (600, 300))
+
+
+def short(path: str) -> str:
+    """Return a file by its name and its folder's, as it is shown among others of that folder."""
+    return "/".join(Path(path).parts[-2:])
 
 
 def picture(path, color, size) -> str:
@@ -94,10 +101,10 @@ def test_a_page_has_everything_inside_and_escapes_it(red, blue):
     assert tags.count("img") == tags.count("figure") == 3
     assert not {"script", "note", "here", "link"} & set(tags)
     words = "".join(read.words)
-    for expected in (query, "a <note>", "second", "gallery: <here>", "0.5000 aerial", "0.1250", blue):
+    for expected in (query, "a <note>", "second", "gallery: <here>", "0.5000 aerial", "0.1250", short(blue)):
         assert expected in words
     images = [attributes for tag, attributes in read.elements if tag == "img"]
-    assert [image["alt"] for image in images] == [red, blue, blue]
+    assert [image["alt"] for image in images] == [short(red), short(blue), short(blue)]
     assert all(set(image) == {"src", "alt"} for image in images)
     for image, color, size in zip(images, (RED, BLUE, BLUE), ((40, 120), (128, 64), (128, 64)), strict=True):
         kind, _, data = image["src"].partition(",")
@@ -108,6 +115,24 @@ def test_a_page_has_everything_inside_and_escapes_it(red, blue):
     assert not re.search(r'(src|href)="(?!data:)', text)
     assert 'name="viewport"' in text
     assert "prefers-color-scheme: dark" in text
+
+
+def test_a_page_and_a_sheet_show_no_path_of_the_machine(tmp_path):
+    files = [tmp_path / name for name in ("a/q.png", "another/q.png", "g/1/x.png", "g/2/x.png")]
+    for path in files:
+        path.parent.mkdir(parents=True)
+    query, moved, *found = (picture(path, RED, (4, 4)) for path in files)
+    answer = Answer(query, tuple(Hit(n, path, 0.5) for n, path in enumerate(found, 1)), is_image=True)
+    text = page([answer])
+    assert str(tmp_path) not in text
+    read = Reader(text)
+    assert [attributes["alt"] for tag, attributes in read.elements if tag == "img"] == [
+        "query",
+        "g/1/x.png",
+        "g/2/x.png",
+    ]
+    assert "<h1>q.png</h1>" in text
+    np.testing.assert_array_equal(sheet([answer]), sheet([replace(answer, query=moved)]))
 
 
 def test_a_page_can_be_written_whatever_the_names_are(tmp_path):

@@ -167,7 +167,10 @@ def test_a_table_a_page_and_a_sheet(made, fastreid_command, model, records, tmp_
     lines = outcome.out.splitlines()
     assert lines[0] == str(query)
     assert lines[1].split() == ["rank", "score", "view", "camera", "pid", "time", "path"]
-    assert (tmp_path / "f.html").read_text().count("<img ") == 3  # the query, too
+    page = (tmp_path / "f.html").read_text()
+    assert page.count("<img ") == 3  # the query, too
+    assert not any(str(place) in page for place in (tmp_path, made, Path(records[0].path).parents[1]))
+    assert f"gallery: {made.name}/people, config: {made.name}/visa.yml, weights: {made.name}/visa.pth<" in page
     with Image.open(tmp_path / "f.png") as sheet:
         assert sheet.format == "PNG"
 
