@@ -104,9 +104,13 @@ def tell_bad_images(folder: str | Path, paths: Iterable[str], of: str, logger: l
 
 def listed(paths: Sequence[str], why: str = "cannot be read") -> str:
     """Return what is wrong with some images and their first names, as one line."""
-    names = ", ".join(printable(path) for path in paths[:SHOWN])
+    return f"{len(paths)} {'image' if len(paths) == 1 else 'images'} {why}: {name_some(paths)}"
+
+
+def name_some(paths: Sequence[str]) -> str:
+    """Return the first of many names, and how many there are."""
     more = f", ... ({len(paths)} in all)" if len(paths) > SHOWN else ""
-    return f"{len(paths)} {'image' if len(paths) == 1 else 'images'} {why}: {names}{more}"
+    return ", ".join(printable(path) for path in paths[:SHOWN]) + more
 
 
 def _add_to_list(path: Path, paths: Iterable[str]) -> Path:

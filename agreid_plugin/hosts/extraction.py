@@ -21,7 +21,7 @@ from agreid_plugin.evaluation.feature_cache import stamp_of
 from agreid_plugin.evaluation.feature_files import check_ending, write_features
 from agreid_plugin.evaluation.index.entries import Chunk, Entry, MadeChunk
 from agreid_plugin.evaluation.index.folder import WriterLock
-from agreid_plugin.hosts.extractor import Extractor
+from agreid_plugin.hosts.extractor import Extractor, format_frames
 from agreid_plugin.hosts.tested import as_picture
 
 CHUNK = 1024  # images that are kept together: what an interruption costs at most
@@ -42,6 +42,7 @@ class Extraction:
         self.extractor, self._skip = extractor, skip_bad_images
         self._parts = [entries[start : start + CHUNK] for start in range(0, len(entries), CHUNK)]
         self._bad: list[str] = []
+        self._frames: list[str] = []
         self._guessed = 0
 
     def chunks(self) -> Iterator[Chunk]:
@@ -59,6 +60,8 @@ class Extraction:
             say(f"the views of {self._guessed} images are what the model takes them for")
         if self._bad:
             say(f"left out: {listed(self._bad)}")
+        if self._frames:
+            say(format_frames(self._frames, sum(map(len, self._parts))))
 
     def _made(self, part: Sequence[Entry], bar: tqdm) -> Chunk:
         """Return the images of a part that can be read, their views where the model tells them, and the features."""
@@ -69,6 +72,7 @@ class Extraction:
                 self._guessed += part[place].view is None and view is not None
             features += [batch.features] if batch.kept else []
             self._bad += batch.bad
+            self._frames += batch.frames
             bar.update(len(batch.kept) + len(batch.bad))
         return Chunk(entries, np.concatenate(features) if features else np.empty((0, 0), np.float32))
 

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from agreid_plugin.data.bad_images import SKIP, listed
+from agreid_plugin.data.bad_images import SKIP, listed, name_some
 from agreid_plugin.data.captions import clean
 from agreid_plugin.data.pictures import Picture, pictures
 from agreid_plugin.errors import InputError
@@ -31,6 +31,9 @@ from agreid_plugin.types import Batch, View, view_of
 READERS = 4  # threads that read images at most: PIL lets others work meanwhile
 AHEAD = 2  # batches that are read before they are needed
 IN_MEMORY = "an image in memory"  # what stands for the path of one that has none
+WIDE = 1.25  # columns a row above which an image is taken for a frame of a camera; crops of people are rarely as wide
+LIKE_FRAMES = "much wider than tall, like a camera's frame"
+CUT_OUT = "an image counts as one person: cut people out of frames first, with a detector for example"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Extracted:
         views: N views: given, told by the model where it can, or None.
         kept: their places among all images of the stream.
         bad: files that could not be read.
+        frames: those of `paths` that look like a camera's whole frame: they are much wider than tall.
     """
 
     features: np.ndarray
@@ -50,6 +54,7 @@ class Extracted:
     views: tuple[View | None, ...]
     kept: tuple[int, ...]
     bad: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
 
 
 class Extractor:
@@ -159,8 +164,10 @@ class Extractor:
         tokens = torch.stack([tokenize(cleaned(sentence)) for sentence in sentences])
         return self._finished(self.encoder.embed_texts(tokens), None)
 
-    def _pixels(self, picture: Picture) -> Tensor:
-        return self.encoder.settings.transform(picture.read())
+    def _pixels(self, picture: Picture) -> tuple[Tensor, bool]:
+        """Return an image as the model takes it, and whether it looks like a frame."""
+        image = picture.read()
+        return self.encoder.settings.transform(image), image.width >= WIDE * image.height
 
     def _extracted(
         self, start: int, part: Sequence[Picture], read: Sequence[Future], skip_bad_images: bool
@@ -173,11 +180,12 @@ class Extractor:
         if not kept:
             return Extracted(np.empty((0, 0), np.float32), (), (), (), bad)
         good = [part[place] for place in kept]
-        features, views = self.encoder.embed_images(batch_of(good, [pixels[place] for place in kept]))
+        features, views = self.encoder.embed_images(batch_of(good, [pixels[place][0] for place in kept]))
         paths = tuple(picture.path for picture in good)
+        frames = tuple(part[place].path or IN_MEMORY for place in kept if pixels[place][1])
         told = tuple(map(view_of, views.tolist()))
         places = tuple(start + place for place in kept)
-        return Extracted(self._finished(features, paths), paths, told, places, bad)
+        return Extracted(self._finished(features, paths), paths, told, places, bad, frames)
 
     def _finished(self, features: Tensor, paths: Sequence[str] | None) -> np.ndarray:
         """Return features as they are given out, none of them without a direction or a number."""
@@ -194,6 +202,11 @@ def cleaned(sentence: str) -> str:
     return words
 
 
+def format_frames(paths: Sequence[str], images: int) -> str:
+    """Say which of so many images look like a camera's frames, and what to do."""
+    return f"{LIKE_FRAMES}: {len(paths):,} of {images:,} images, {name_some(paths)}; {CUT_OUT}"
+
+
 def batch_of(part: Sequence[Picture], pixels: Sequence[Tensor]) -> Batch:
     """Return a batch of pictures, whose pixels are (3, H, W) each, with what is known of them."""
     return Batch(
@@ -203,7 +216,7 @@ def batch_of(part: Sequence[Picture], pixels: Sequence[Tensor]) -> Batch:
     )
 
 
-def _result(read: Future) -> Tensor | None:
+def _result(read: Future) -> tuple[Tensor, bool] | None:
     try:
         return read.result()
     except (InputError, Image.DecompressionBombError):

@@ -22,7 +22,7 @@ from agreid_plugin.evaluation.feature_cache import FeatureCache
 from agreid_plugin.evaluation.index import GalleryIndex, Where, answers, build_index, check_maker, open_index
 from agreid_plugin.evaluation.index.listing import BAD_NAMES, separate
 from agreid_plugin.evaluation.search import Answer
-from agreid_plugin.hosts.extractor import Extractor, cleaned
+from agreid_plugin.hosts.extractor import CUT_OUT, LIKE_FRAMES, Extractor, cleaned, format_frames
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import view_label
 
@@ -55,7 +55,9 @@ def image_queries(extractor: Extractor, images: Sequence[str], view: str | None 
     if bad := [path for part in parts for path in part.bad]:
         raise InputError(f"{listed(bad)}: name other images to look for")
     vectors = np.concatenate([part.features for part in parts])
-    return Queries(paths, vectors, [()] * len(paths), are_images=True)
+    frames = {path for part in parts for path in part.frames}
+    notes = [(f"the image is {LIKE_FRAMES}; {CUT_OUT}",) if path in frames else () for path in paths]
+    return Queries(paths, vectors, notes, are_images=True)
 
 
 def text_queries(extractor: Extractor, sentences: Sequence[str]) -> Queries:
@@ -138,11 +140,12 @@ def check_view_filter(extractor: Extractor) -> None:
 
 def _fill(store: FeatureCache, extractor: Extractor, paths: Sequence[str], skip_bad: bool, say: Tell) -> None:
     """Make the features that are missing; what was made stays in the store in any case."""
-    bad: list[str] = []
+    bad, frames = [], []
     missing = store.missing(paths)
     try:
         for part in extractor.stream(missing, skip_bad_images=skip_bad):
             bad += part.bad
+            frames += part.frames
             for path, feature, view in zip(part.paths, part.features, part.views, strict=True):
                 store.put(path, feature, view_label(view))
     finally:
@@ -151,6 +154,8 @@ def _fill(store: FeatureCache, extractor: Extractor, paths: Sequence[str], skip_
         raise InputError(f"{listed(bad)}: no other image is in the gallery")
     if bad:
         say(f"left out: {listed(bad)}")
+    if frames:
+        say(format_frames(frames, len(paths)))
 
 
 def _images(folder: str) -> list[str]:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import assert_one_line, interrupted_after
+from PIL import Image
 from small_gallery import gallery_records, make_table, make_visa
 
 from agreid_plugin import Extractor
@@ -144,6 +145,18 @@ def test_images_of_odd_names_are_refused_or_left_out(extract, made, tmp_path):
     line = outcome.err.splitlines()[0]
     assert line.startswith("fastreid: left out: 2 images cannot be kept by a name with ")
     assert line.endswith(rf": {tmp_path}/crops/a\nb.png, {tmp_path}/crops/c\udcff.png")
+
+
+def test_frames_are_counted_in_one_line(extract, made, tmp_path):
+    shutil.copytree(made / "crops", tmp_path / "crops")
+    for name in ("x.jpg", "y.jpg"):
+        Image.new("RGB", (160, 90)).save(tmp_path / "crops" / name)
+    outcome = extract(images=tmp_path / "crops")
+    assert outcome.code == 0, outcome.err
+    (line,) = [line for line in outcome.err.splitlines() if "like a camera's frame" in line]
+    assert line.startswith(f"fastreid: much wider than tall, like a camera's frame: 2 of {COUNT + 2} images, ")
+    assert "x.jpg" in line
+    assert "cut people out of frames first" in line
 
 
 def test_nothing_is_overwritten_unless_asked(extract, tmp_path):

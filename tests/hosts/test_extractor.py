@@ -23,6 +23,7 @@ from agreid_plugin.data.images import read_image
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features
 from agreid_plugin.hosts.encoder import load_untrained
+from agreid_plugin.hosts.extractor import format_frames
 from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.types import View
 
@@ -140,6 +141,19 @@ def test_a_stream_names_what_it_leaves_out(visa, paths, tmp_path):
     np.testing.assert_allclose(part.features, visa(paths[:2]), atol=3e-5)
     with pytest.raises(InputError, match=r"2 images cannot be read: .*bad\.jpg, .*gone\.jpg: replace or remove"):
         visa(given)
+
+
+def test_frames_are_counted_with_some_of_them_and_what_to_do(visa, paths, tmp_path):
+    frames = [str(tmp_path / f"{number}.jpg") for number in range(7)]
+    for path in frames:
+        Image.new("RGB", (128, 96)).save(path)
+    Image.new("RGB", (100, 96)).save(tmp_path / "crouching.jpg")
+    found = [path for part in visa.stream([*paths, *frames, tmp_path / "crouching.jpg"]) for path in part.frames]
+    assert found == frames
+    line = format_frames(frames, 1000)
+    assert "7 of 1,000 images" in line
+    assert "cut people out of frames first" in line
+    assert [path in line for path in frames] == [True] * 5 + [False] * 2
 
 
 @pytest.mark.parametrize(

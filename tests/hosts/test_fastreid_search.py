@@ -283,6 +283,16 @@ def test_images_of_odd_names_are_refused_or_left_out(search, copied):
     assert line.endswith(rf"a\nb.png, {copied}/c\udcff.png")
 
 
+def test_frames_are_counted_in_the_gallery_and_noted_of_a_query(search, copied):
+    for name in ("x.png", "y.png"):
+        Image.new("RGB", (160, 90)).save(copied / name)
+    outcome = search("--gallery", copied, "--top", 1, text=("--image", copied / "x.png"))
+    assert outcome.code == 0, outcome.err
+    (line,) = outcome.err.strip().splitlines()
+    assert line.startswith(f"fastreid: much wider than tall, like a camera's frame: 2 of {IMAGES + 2} images, ")
+    assert "note: the image is much wider than tall, like a camera's frame; an image counts as one" in outcome.out
+
+
 def test_what_was_extracted_before_a_bad_image_is_kept(search, copied, tmp_path, opened):
     (copied / "zz.jpg").write_text("no picture")  # in the last batch
     cached = ("--gallery", copied, "--cache", tmp_path / "c.npz")
