@@ -6,13 +6,15 @@ Shapes: B images, M attributes, L caption tokens, D width, C identities.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError, require_known
 
 UNKNOWN = -1
 """Label of a view, platform, camera or attribute nobody knows, in records and in batches."""
@@ -52,9 +54,20 @@ def view_word(view: View | None) -> str:
     return "" if view is None else view.word
 
 
-def view_label(view: View | None) -> int:
-    """Return a view as batches have it: its number, `UNKNOWN` when nobody knows it."""
-    return UNKNOWN if view is None else int(view)
+def view_label(view: View | str | int | None) -> int:
+    """Return a view, or its word, as batches have it: its number, `UNKNOWN` when nobody knows it.
+
+    Example:
+        >>> view_label(View.GROUND), view_label("aerial"), view_label(None)
+        (1, 0, -1)
+    """
+    if view is None or isinstance(view, View):  # first: loaders ask for every image
+        return UNKNOWN if view is None else int(view)
+    if isinstance(view, str):
+        return int(View[require_known("view", view.lower(), [each.word for each in View]).upper()])
+    if view not in (UNKNOWN, *View):
+        raise InputError(f"view {view!r} should be 0 (aerial), 1 (ground), {UNKNOWN} (unknown), or a word")
+    return int(view)
 
 
 def view_of(label: int) -> View | None:
@@ -103,10 +116,14 @@ def platform_label(platform: str) -> int:
 class Batch:
     """Images and what is known of them; what nobody gave is None, what one image lacks is `UNKNOWN`.
 
+    Views may be given as words or `View`s, too, one an image, and None for an image of which nobody knows it.
+
     Example:
         >>> batch = Batch(images=torch.zeros(2, 3, 256, 128), pids=torch.tensor([7, 9]))
         >>> len(batch), list(batch.present())
         (2, ['images', 'pids'])
+        >>> Batch(views=["aerial", View.GROUND, None]).views
+        tensor([ 0,  1, -1])
     """
 
     images: Tensor | None = None  # (B, 3, H, W)
@@ -117,6 +134,11 @@ class Batch:
     attributes: Tensor | None = None  # (B, M) value index or UNKNOWN
     tokens: Tensor | None = None  # (B, L)
     paths: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        views: Any = self.views
+        if views is not None and not isinstance(views, Tensor):
+            object.__setattr__(self, "views", _view_labels(views).to(getattr(self.images, "device", "cpu")))
 
     def __len__(self) -> int:
         for value in self.present().values():
@@ -156,6 +178,13 @@ class Batch:
             if isinstance(value, Tensor)
         }
         return self.with_(**moved)
+
+
+def _view_labels(views: Iterable[View | str | int | None]) -> Tensor:
+    """Return views as a batch has them: (B,)."""
+    if isinstance(views, str | int):
+        raise InputError(f"views={views!r} should be a list: one view for each image")
+    return torch.tensor([view_label(view) for view in views])
 
 
 @dataclass(frozen=True)

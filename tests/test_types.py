@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from agreid_plugin.errors import InputError
 from agreid_plugin.types import (
     PLATFORMS,
     UNKNOWN,
@@ -36,6 +37,29 @@ def test_views_have_words_and_labels_and_may_be_unknown():
 def test_platforms_have_one_encoding():
     assert PLATFORMS == ("uav", "cctv", "wearable")
     assert [platform_label(word) for word in ("uav", "CCTV", "wearable", "", "bicycle")] == [0, 1, 2, UNKNOWN, UNKNOWN]
+
+
+def test_views_of_a_batch_may_be_words():
+    images = torch.zeros(5, 3, 4, 4, device="meta")
+    assert Batch(views=["aerial", "Ground", View.GROUND, -1, None]).views.tolist() == [0, 1, 1, -1, -1]
+    assert Batch(images=images, views=("aerial",) * 5).views.device.type == "meta"
+    given = torch.tensor([1, 0])
+    assert Batch(views=given).views is given
+    assert batch().with_(views=["ground", "aerial"]).views.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("views", "words"),
+    [
+        (["aerial", "areal"], r"view 'areal' unknown \(did you mean aerial\?\); known: aerial, ground"),
+        ([0, 2], r"view 2 should be 0 \(aerial\), 1 \(ground\), -1 \(unknown\), or a word"),
+        ("aerial", "views='aerial' should be a list: one view for each image"),
+        (View.GROUND, "should be a list"),
+    ],
+)
+def test_wrong_views_are_one_line(views, words):
+    with pytest.raises(InputError, match=words):
+        Batch(views=views)
 
 
 def test_record_is_frozen():

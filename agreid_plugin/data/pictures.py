@@ -21,7 +21,7 @@ from agreid_plugin.data.datasets.files import list_images
 from agreid_plugin.data.datasets.own import view_named
 from agreid_plugin.data.images import read_image
 from agreid_plugin.errors import InputError, first_line, require_known
-from agreid_plugin.types import UNKNOWN, View, platform_label
+from agreid_plugin.types import UNKNOWN, platform_label, view_label
 
 ORDERS = ("RGB", "BGR")
 """What the first color of an array or a tensor may be: red, or blue as in OpenCV."""
@@ -94,9 +94,7 @@ def _seen(picture: Picture, view: Any) -> Picture:
         return picture
     if isinstance(view, str):
         return replace(picture, view=int(view_named(view)), platform=platform_label(view))
-    if view not in (UNKNOWN, *View):
-        raise InputError(f"view {view!r} should be 0 (aerial), 1 (ground), {UNKNOWN} (unknown), or a word")
-    return replace(picture, view=int(view))
+    return replace(picture, view=view_label(view))
 
 
 def _pictures(images: Any, order: str) -> Iterator[Picture]:

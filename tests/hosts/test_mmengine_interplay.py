@@ -3,13 +3,16 @@
 import pytest
 import torch
 from mmengine.registry import MODELS, DefaultScope
+from mmengine.structures import BaseDataElement
 from mmpretrain.registry import MODELS as their_models
 from mmpretrain.structures import DataSample
 from small_mmengine import BACKBONES, CLIP, IDENTITIES, PIDS, RESNET, VIF, batch, loaded, run
 
 from agreid_plugin import losses
 from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.adapter import to_batch
 from agreid_plugin.hosts.mmengine.losses import IdentityLoss
+from agreid_plugin.types import UNKNOWN, View
 
 THEIR_VIT = {
     "type": "mmpretrain.VisionTransformer",
@@ -221,3 +224,10 @@ def test_a_loss_of_theirs_says_what_it_is_computed_on():
         built({**base, "objectives": {"cls": loss}})
     model = built({**base, "objectives": {"cls": {**loss, "on": "logits"}, "triplet": VIF["triplet"]}})
     assert {"loss_cls", "loss_triplet"} < set(learns(model, loaded(batch())))
+
+
+def test_samples_may_name_their_view():
+    samples = [BaseDataElement(metainfo={"view": view}) for view in ("aerial", View.GROUND, 1, None)]
+    assert to_batch(torch.zeros(4, 3, 8, 8), samples).views.tolist() == [0, 1, 1, UNKNOWN]
+    with pytest.raises(InputError, match=r"view 'areal' unknown \(did you mean aerial\?\)"):
+        to_batch(torch.zeros(1, 3, 8, 8), [BaseDataElement(metainfo={"view": "areal"})])

@@ -31,6 +31,13 @@ def test_training_goes_by_the_true_views_whatever_the_source():
     assert torch.equal(given(data).features.local, predicted(data).features.local)
 
 
+@torch.no_grad()
+def test_views_may_be_words():
+    method, data = small_visa().eval(), batch()
+    words = [View(view).word for view in data.views.tolist()]
+    assert torch.equal(method.embed(method(data.with_(views=words))), method.embed(method(data)))
+
+
 def test_given_views_matter():
     method, data = small_visa().eval(), batch()
     features, swapped = method(data).features, method(data.with_(views=1 - data.views)).features

@@ -14,7 +14,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.types import UNKNOWN, Batch
+from agreid_plugin.types import UNKNOWN, Batch, view_label
 
 HOST_LABELS = {"label": "pids", "camera": "cameras", "view": "views", "platform": "platforms"}
 """The data samples' name for each label of ours."""
@@ -44,7 +44,8 @@ def _labels(name: str, samples: Sequence[BaseDataElement], device: torch.device)
     values = [_plain(_value(name, sample)) for sample in samples]
     if all(value is None for value in values):
         return None
-    return torch.tensor([UNKNOWN if value is None else int(value) for value in values], device=device)
+    label = view_label if name == "view" else int
+    return torch.tensor([UNKNOWN if value is None else label(value) for value in values], device=device)
 
 
 def _value(name: str, sample: BaseDataElement) -> Any:
