@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from agreid_plugin.hosts import torchvision_ops
 from agreid_plugin.hosts.fastreid.diagnosis import host_modules
@@ -46,6 +47,21 @@ def test_any_order_of_imports_gives_the_whole_host(imports):
     check += "print(get_cfg().SEED, 'optimizer_without_flat_buffer' in compat.applied())"
     result = python(f"{imports}; {check}")
     assert result.stdout.split() == ["0", "True"], result.stderr
+
+
+def test_imports_that_failed_succeed_after_ours():
+    """As in a notebook, where they are repeated in the same process."""
+    code = "for name in ('timm', 'torchvision', 'fastreid.engine'):\n    try:\n        __import__(name)\n"
+    code += "    except (RuntimeError, ImportError) as error:\n        print(error)\n"
+    code += "import agreid_plugin, timm, torchvision.transforms\nfrom fastreid.engine import DefaultTrainer\n"
+    code += "print(torchvision.transforms.Resize(4), DefaultTrainer.__name__)"
+    result = python(code)
+    *_, last = result.stdout.strip().splitlines()
+    assert last.startswith("Resize(size=4"), result.stderr
+    assert last.endswith(" DefaultTrainer")
+    page = " ".join((ROOT / "README.md").read_text().split())
+    failed = [line.partition(" (/")[0] for line in result.stdout.splitlines()[:-1]]
+    assert [line for line in failed if line not in page] == []
 
 
 def test_spawned_data_workers_import_the_host(tmp_path, market):
