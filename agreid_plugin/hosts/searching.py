@@ -24,7 +24,7 @@ from agreid_plugin.evaluation.index.listing import BAD_NAMES, separate
 from agreid_plugin.evaluation.search import Answer
 from agreid_plugin.hosts.extractor import CUT_OUT, LIKE_FRAMES, Extractor, cleaned, format_frames
 from agreid_plugin.nn.clip import Tokenizer
-from agreid_plugin.types import view_label
+from agreid_plugin.types import View, view_label
 
 ONE_TOKEN = 3  # start and end of a sentence stand around it
 TELLS_VIEWS = "ViSA or SVPR trained with this package, or TAGCLIP with MODEL.TAG_CLIP.BLOCK hr_moe and VIEW_LOSS True"
@@ -49,15 +49,28 @@ class Queries:
 
 
 def image_queries(extractor: Extractor, images: Sequence[str], view: str | None = None) -> Queries:
-    """Return images, files and those of folders, as queries; all of one view, if it is known."""
+    """Return images, files and those of folders, as queries; all of one view, if it is known.
+
+    Where the model goes by given views and none is, each query notes the view that it is taken for.
+    """
     paths = [picture.path for picture in pictures([existing(image) for image in images])]
     parts = list(extractor.stream(paths, view, skip_bad_images=True))
     if bad := [path for part in parts for path in part.bad]:
         raise InputError(f"{listed(bad)}: name other images to look for")
     vectors = np.concatenate([part.features for part in parts])
-    frames = {path for part in parts for path in part.frames}
-    notes = [(f"the image is {LIKE_FRAMES}; {CUT_OUT}",) if path in frames else () for path in paths]
+    method = extractor.encoder.method
+    guessed = view is None and method is not None and method.view_source == "given"
+    seen = [(path in part.frames, each) for part in parts for path, each in zip(part.paths, part.views, strict=True)]
+    notes = [tuple(_image_notes(frame, each if guessed else None)) for frame, each in seen]
     return Queries(paths, vectors, notes, are_images=True)
+
+
+def _image_notes(is_frame: bool, guess: View | None) -> Iterator[str]:
+    """Say what keeps an image from being found, and which view it was taken for if the model goes by that."""
+    if is_frame:
+        yield f"the image is {LIKE_FRAMES}; {CUT_OUT}"
+    if guess is not None:
+        yield f"the image is taken for {guess.word}, which its feature depends on; --query-view gives its view"
 
 
 def text_queries(extractor: Extractor, sentences: Sequence[str]) -> Queries:

@@ -12,6 +12,7 @@ from conftest import assert_one_line, interrupted_after
 from PIL import Image
 from small_gallery import gallery_records, make_table, make_visa
 
+from agreid_plugin import Extractor
 from agreid_plugin.cli import main
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.images import read_image
@@ -137,7 +138,7 @@ def test_conditions_keep_the_images_that_meet_them(made, search, records, engine
 
 def test_nothing_found_is_said_and_no_error(made, fastreid_command, model, records, tmp_path):
     files = ("--html", tmp_path / "f.html", "--picture", tmp_path / "f.png")
-    argv = ("--index", made / "people", "--image", records[0].path, "--camera", 99)
+    argv = ("--index", made / "people", "--image", records[0].path, "--query-view", "aerial", "--camera", 99)
     outcome = fastreid_command("search", *model, *argv, *files)
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.splitlines()[1] == "no image of the gallery meets the conditions"
@@ -150,19 +151,30 @@ def test_nothing_found_is_said_and_no_error(made, fastreid_command, model, recor
 def test_a_query_that_is_in_the_gallery_itself_is_noted(made, fastreid_command, model, records, tmp_path):
     query = tmp_path / "link.jpg"
     query.symlink_to(records[5].path)
-    outcome = fastreid_command("search", *model, "--index", made / "people", "--image", query, "--top", 3)
+    argv = ("search", *model, "--index", made / "people", "--query-view", records[5].view.word, "--top", 3)
+    outcome = fastreid_command(*argv, "--image", query)
     (note,) = [line for line in outcome.out.splitlines() if line.startswith("note: ")]
     (rank,) = [line.split()[0] for line in outcome.out.splitlines() if line.endswith(records[5].path)]
     assert note == f"note: rank {rank} is the query's file itself, which is in the gallery"
-    another = similar(records[5], tmp_path)
-    outcome = fastreid_command("search", *model, "--index", made / "people", "--image", another, "--top", 3)
-    assert "note: " not in outcome.out
+    assert "note: " not in fastreid_command(*argv, "--image", similar(records[5], tmp_path)).out
+
+
+def test_a_view_that_the_model_guessed_is_noted(made, search, model, records):
+    encoder = Extractor.from_config(*model[1::2])
+    query = ("--image", records[5].path, "--top", 1)
+    ((guess,),) = [part.views for part in encoder.stream(records[5].path)]
+    (answer,) = search(made / "people", *query)
+    note = f"the image is taken for {guess.word}, which its feature depends on; --query-view gives its view"
+    assert note in answer["notes"]
+    (answer,) = search(made / "people", *query, "--query-view", records[5].view.word)
+    assert note not in answer["notes"]
 
 
 def test_a_table_a_page_and_a_sheet(made, fastreid_command, model, records, tmp_path):
     query = similar(records[2], tmp_path)
     files = ("--html", tmp_path / "f.html", "--picture", tmp_path / "f.png")
-    outcome = fastreid_command("search", *model, "--index", made / "people", "--image", query, "--top", 2, *files)
+    asked = ("--index", made / "people", "--image", query, "--query-view", "aerial", "--top", 2)
+    outcome = fastreid_command("search", *model, *asked, *files)
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
     assert lines[0] == str(query)
