@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 ASKS = ("evil.pth was not loaded", "asks for io.open;", "--trust-checkpoint", "state dict saved alone")
@@ -22,6 +23,34 @@ class Writes:
 
     def __reduce__(self):
         return open, (str(self.marker), "w")
+
+
+class Calls:
+    """Pickled as a call of a function, whose result may be given a state; it runs where it is loaded without care."""
+
+    def __init__(self, function: Any, *arguments: Any, state: Any = None):
+        self.call = (function, arguments) if state is None else (function, arguments, state)
+
+    def __reduce__(self):
+        return self.call
+
+
+SCALAR, RECONSTRUCT = (value.__reduce__()[0] for value in (np.float64(1), np.arange(1)))
+POINTER = bytearray(b"A" * 7 + b"\0")
+OBJECTS = Calls(np.dtype, "O8", False, True, state=(3, "|", None, None, None, -1, -1, 0))  # says it holds none
+POINTERS = {
+    "array": Calls(np.ndarray, (1,), Calls(np.dtype, "O"), POINTER),
+    "scalar": Calls(SCALAR, OBJECTS, bytes(POINTER)),
+    "filled array": Calls(RECONSTRUCT, np.ndarray, (0,), b"b", state=(1, (1,), OBJECTS, False, bytes(POINTER))),
+    "void": Calls(np.ndarray, (1,), Calls(np.dtype, [("a", "O")]), POINTER),
+}
+"""Objects of numpy that hold an address of the file's choice, which whoever looks at them goes to."""
+
+
+def pointing_checkpoint(path: Path, kind: str, **content: Any) -> Path:
+    """Write a checkpoint that has Python go to an address, and so die, when its objects are made and looked at."""
+    torch.save({**content, "x": Calls(tuple, POINTERS[kind])}, path)
+    return path
 
 
 def evil_checkpoint(path: Path, marker: Path, **content: Any) -> Path:
@@ -61,3 +90,16 @@ def zip_bomb(path: Path, name: str, size: int) -> Path:
         for _ in range(size // 2**24):
             stream.write(bytes(2**24))
     return path
+
+
+def reading_commands(weights: Path, config: Path, images: Path, out: Path) -> dict[str, list[str | Path]]:
+    """The commands of both hosts that read a file of weights, but for training; `out` is a folder."""
+    model = ("--config", config, "--weights", weights)
+    return {
+        "eval": ["eval", *model],
+        "extract": ["extract", *model, "--images", images, "--out", out / "a.npz"],
+        "export": ["export", *model, "--out", out / "a.torchscript", "--format", "torchscript"],
+        "index": ["index", "build", *model, "--images", images, "--index", out / "index"],
+        "search": ["search", *model, "--gallery", images, "--image", next(images.rglob("*.jpg"))],
+        "replay": ["replay", weights, "--config", config],
+    }

@@ -9,6 +9,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from agreid_plugin.archives import ALWAYS_FINE, is_tar, refuse_bomb
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.nn.pickles import load_trusted
 from agreid_plugin.nn.scripts import is_script, read_script
-from agreid_plugin.nn.stand_ins import load_with_stand_ins
+from agreid_plugin.nn.stand_ins import load_plain
 
 # What the readers of torch, numpy and safetensors raise on a file that is cut off, damaged or something else.
 _UNREADABLE = (
@@ -91,12 +92,16 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def read_content(path: str | Path) -> Any:
+def read_content(path: str | Path, map_location: Any = "cpu") -> Any:
     """Read whatever a file of weights holds without running code stored in it.
 
-    A `.safetensors` file and a TorchScript archive are tensors by name; any other is torch's. What mmengine keeps
-    beside its state dict comes as inert stand-ins. A file that asks for more is loaded, code and all, only after
-    `agreid_plugin.trust.trust(True)`.
+    A `.safetensors` file and a TorchScript archive are tensors by name; any other is torch's. Objects of mmengine and
+    numpy between the tensors are left out, see `load_plain`. A file that asks for more is loaded, code and all, only
+    after `agreid_plugin.trust.trust(True)`.
+
+    Args:
+        path: the file.
+        map_location: where the tensors of torch's files go, as for `torch.load`.
 
     Raises:
         InputError: the file is missing, cannot be read, or holds more than tensors and plain values.
@@ -106,7 +111,7 @@ def read_content(path: str | Path) -> Any:
         return _read(path, "a .safetensors file", load_file)
     if is_script(path):
         return _read(path, "a TorchScript archive", read_script)
-    return _read(path, "a checkpoint", _load)
+    return _read(path, "a checkpoint", partial(_load, map_location=map_location))
 
 
 def require_readable(path: str | Path) -> None:
@@ -120,15 +125,11 @@ def require_readable(path: str | Path) -> None:
         raise InputError(f"{path} is a tar archive, torch's format before 2017, which is not read: save it again")
 
 
-def _load(path: str | Path) -> Any:
+def _load(path: str | Path, map_location: Any) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        pass
-    try:
-        return load_with_stand_ins(path)
+        return load_plain(path, map_location)
     except pickle.UnpicklingError as error:
-        return load_trusted(path, error, map_location="cpu")
+        return load_trusted(path, error, map_location=map_location)
 
 
 def read_arrays(path: str | Path) -> dict[str, Tensor]:

@@ -1,29 +1,21 @@
+import logging
 import pickle
 import sys
 import types
+from collections import OrderedDict
 
 import numpy as np
 import pytest
 import torch
-from malicious import Writes, evil_checkpoint, slipping_tar, slipping_zip
-from torch.serialization import get_safe_globals
+from malicious import POINTERS, Calls, Writes, evil_checkpoint, slipping_tar, slipping_zip
+from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.nn.checkpoints import read_arrays, read_checkpoint, read_tensors
-from agreid_plugin.nn.stand_ins import StandIn, load_with_stand_ins
+from agreid_plugin.nn.stand_ins import load_plain
 from agreid_plugin.trust import trust
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.tensor([1, 2])}
-
-
-class Calls:
-    """Pickled as a call of a function, which runs when the pickle is loaded without care."""
-
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
 
 
 @pytest.fixture
@@ -70,10 +62,10 @@ def test_objects_of_mmengine_are_not_made(saved, of_mmengine):
     buffer, made = of_mmengine
     hub = {"loss": buffer(), "mean": Calls(getattr, "text", "upper"), "rate": np.float64(0.1), "array": np.arange(4)}
     path = saved({"state_dict": STATE, "message_hub": hub, "meta": {"epoch": 3}})
-    content = load_with_stand_ins(path)
+    content = load_plain(path)
     assert not made
     assert content["meta"] == {"epoch": 3}
-    assert all(isinstance(value, StandIn) for value in content["message_hub"].values())
+    assert content["message_hub"] == {}
     torch.testing.assert_close(read_tensors(path)["a.weight"], STATE["a.weight"], rtol=0, atol=0)
     assert not made
 
@@ -99,14 +91,59 @@ def test_code_is_refused_and_does_not_run(saved, function, host, capsys):
 
 def test_getattr_reaches_nothing(saved):
     reach = Calls(getattr, Calls(getattr, np.ndarray, "__init__"), "__globals__")
-    content = load_with_stand_ins(saved({"state_dict": STATE, "more": reach}))
-    assert isinstance(content["more"], StandIn)
+    assert load_plain(saved({"state_dict": STATE, "more": reach})).keys() == {"state_dict"}
+
+
+def test_what_holds_an_object_is_left_out_with_it(saved, caplog):
+    """A list of three values would be another with two; a dict loses the entry."""
+    shared = {"kept": 1, "rate": np.float64(1)}
+    content = {
+        "list": [1, np.float64(1)],
+        "tuple": (1, [np.dtype("O")]),
+        "set": {np.float64(1)},
+        "class": np.float64,
+        np.float64(1): "key",
+        "groups": [shared, shared],
+    }
+    caplog.set_level(logging.INFO)
+    assert load_plain(saved(content)) == {"groups": [{"kept": 1}, {"kept": 1}]}
+    assert len({record.getMessage() for record in caplog.records}) == 1
+    assert "list, tuple, set and 3 more" in caplog.text
+    with pytest.raises(InputError, match=r"weights\.pth was not loaded: .* asks for numpy"):
+        read_checkpoint(saved(np.arange(3)))
+
+
+def test_what_other_libraries_allow_is_not_allowed_here(saved):
+    before = get_safe_globals()
+    add_safe_globals([np.dtype, np.ndarray, print])
+    try:
+        assert load_plain(saved({"a": 1, "b": Calls(np.dtype, "O"), "c": POINTERS["array"]})) == {"a": 1}
+        with pytest.raises(pickle.UnpicklingError, match="print"):
+            load_plain(saved({"a": Calls(print, "run")}))
+    finally:
+        clear_safe_globals()
+        add_safe_globals(before)
+
+
+def test_containers_that_would_trouble_who_goes_through_them(saved):
+    circle: list = []
+    circle.append({"more": circle})
+    with pytest.raises(InputError, match=r"its part more\.more holds itself"):
+        read_checkpoint(saved({"state_dict": STATE, "more": circle}))
+    many = [1]
+    for _ in range(60):
+        many = [many, many]
+    assert list(read_tensors(saved({"state_dict": STATE, "more": many}))) == list(STATE)
+    shadowed = Calls(OrderedDict, list(STATE.items()), state={"items": 1, "_metadata": {"a": {"version": 1}}})
+    stored = read_checkpoint(saved({"model": shadowed}))["model"]
+    assert [name for name, _ in stored.items()] == list(STATE)
+    assert vars(stored) == {"_metadata": {"a": {"version": 1}}}
 
 
 def test_objects_in_a_file_of_the_old_format_are_not_made(tmp_path):
     path = tmp_path / "old.pth"
     torch.save({"state_dict": STATE, "rate": np.float64(0.1)}, path, _use_new_zipfile_serialization=False)
-    assert isinstance(load_with_stand_ins(path)["rate"], StandIn)
+    assert load_plain(path).keys() == {"state_dict"}
     assert list(read_tensors(path)) == list(STATE)
 
 
