@@ -48,6 +48,16 @@ class Ended:
     said: str
 
 
+def assert_refused(ended: Ended, *words: str) -> None:
+    """The command refused its input as it should: exit code 2, and a last line that says the words."""
+    assert ended.code == 2, ended
+    assert "Traceback" not in ended.said
+    last = ended.said.strip().splitlines()[-1]
+    assert last.startswith("fastreid: error: ")
+    for word in words:
+        assert word in last
+
+
 class Zygote:
     """The client's side of the process."""
 

@@ -28,8 +28,8 @@ MOST_NAMED = 3  # of what a file asks for
 HARMLESS = ("torch.", "collections.", "_codecs.encode", "builtins.set", "builtins.bytearray", "builtins.complex")
 """How names of what files of weights ask for begin."""
 MOST_PICKLES = 10  # in a file; the old format has five, one after another
-# How torch, and our reader for mmengine, name what they refuse.
-_REFUSED = re.compile(r"GLOBAL (\S+) was|it asks for (.+)")
+# How torch names what it refuses.
+_REFUSED = re.compile(r"GLOBAL (\S+) was")
 
 
 def load_trusted(path: str | Path, refused: BaseException, **options: Any) -> Any:
@@ -57,7 +57,7 @@ def refusal(path: str | Path, refused: BaseException) -> InputError:
     match = _REFUSED.search(str(refused))
     foreign = sorted(name for name in names_asked_for(path) if not name.startswith(HARMLESS))
     shown = [*foreign[:MOST_NAMED], *(["..."] if len(foreign) > MOST_NAMED else [])]
-    names = [match[1] or match[2]] if match else shown
+    names = [match[1]] if match else shown
     if not names:
         return InputError(f"{path} cannot be read as a checkpoint: it is damaged, or holds more than torch writes")
     return InputError(

@@ -1,10 +1,12 @@
 """Each repair of mmengine and mmpretrain: the fault is gone, and would be seen."""
 
 import importlib
+import logging
 import os
 import subprocess
 import sys
 import types
+from functools import partial
 
 import mmengine.runner  # noqa: F401 - every module that is mended
 import mmpretrain.evaluation
@@ -16,6 +18,7 @@ from mmengine.config import ConfigDict
 from mmengine.dataset import pseudo_collate
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import CheckpointLoader
+from mmengine.runner.checkpoint import save_checkpoint
 from mmpretrain.evaluation import RetrievalAveragePrecision, RetrievalRecall
 from mmpretrain.models import ImageToImageRetriever, ResNet
 from mmpretrain.structures import DataSample
@@ -117,32 +120,73 @@ def load(path):
 
 
 @pytest.mark.parametrize("as_zip", [True, False])
-def test_a_checkpoint_comes_back_whole(tmp_path, as_zip):
-    history = HistoryBuffer([1.0, 2.0], [1, 1])
+def test_of_a_checkpoint_of_mmengine_come_tensors_and_plain_values(tmp_path, caplog, as_zip):
+    """And what is left out is logged in one line."""
+    scalars = {"loss": HistoryBuffer([1.0, 2.0], [1, 1]), "lr": HistoryBuffer()}
+    info = {"lr": np.float64(0.5), "epoch": 3}
     content = {
         "state_dict": {"weight": torch.arange(3.0), "half": torch.ones(2, dtype=torch.bfloat16)},
-        "message_hub": {
-            "log_scalars": {"loss": history},
-            "runtime_info": {"lr": np.float64(0.5), "epoch": np.int64(3)},
-        },
-        "meta": {
-            "cfg": ConfigDict(a={"b": [1, 2]}),
-            "random": np.random.RandomState(0).get_state(),
-            "dtype": torch.half,
-        },
+        "message_hub": {"log_scalars": scalars, "runtime_info": info, "resumed_keys": dict.fromkeys([*scalars, *info])},
+        "meta": {"cfg": ConfigDict(a=1), "random": np.random.RandomState(0).get_state(), "dtype": torch.half},
         "parameter": torch.nn.Parameter(torch.ones(1)),
     }
     torch.save(content, tmp_path / "a.pth", _use_new_zipfile_serialization=as_zip)
+    caplog.set_level(logging.INFO, "agreid_plugin")
     found = load(tmp_path / "a.pth")
     assert torch.equal(found["state_dict"]["weight"], torch.arange(3.0))
     assert found["state_dict"]["half"].dtype is torch.bfloat16
-    buffer = found["message_hub"]["log_scalars"]["loss"]
-    assert (buffer.mean(), buffer.statistics("max")) == (1.5, 2.0)
-    assert found["message_hub"]["runtime_info"] == {"lr": 0.5, "epoch": 3}
-    assert found["meta"]["cfg"].a.b == [1, 2]
-    assert found["meta"]["dtype"] is torch.half
-    assert np.array_equal(found["meta"]["random"][1], content["meta"]["random"][1])
+    assert found["message_hub"] == {"log_scalars": {}, "runtime_info": {"epoch": 3}, "resumed_keys": {"epoch": None}}
+    assert found["meta"] == {"dtype": torch.half}
     assert isinstance(found["parameter"], torch.nn.Parameter)
+    load(tmp_path / "a.pth")
+    assert {record.getMessage() for record in caplog.records} == {
+        f"{tmp_path / 'a.pth'}: left out what is neither a tensor nor a plain value, a run resumed from it goes on "
+        "without: message_hub.log_scalars.loss, message_hub.log_scalars.lr, message_hub.runtime_info.lr and 2 more"
+    }
+
+
+def test_a_checkpoint_written_here_comes_back_with_its_histories(tmp_path):
+    """And torch reads the file, without numpy's numbers and arrays."""
+    histories = {
+        "loss": HistoryBuffer([1.0, float("inf"), 2.5], [1, 1, 2]),
+        "steps": HistoryBuffer([1, 2], [1, 1], max_length=2),
+        "none": HistoryBuffer(),
+    }
+    info = {
+        "lr": np.float64(0.1),
+        "best": np.int64(3),
+        "name": np.str_("a"),
+        "array": np.arange(3),
+        "text": np.array("b"),
+    }
+    state = torch.nn.BatchNorm1d(2).state_dict()
+    content = {
+        "state_dict": state,
+        "message_hub": {"log_scalars": histories, "runtime_info": info, "resumed_keys": dict.fromkeys(histories, True)},
+        "meta": {"cfg": ConfigDict(a={"b": [1, np.float32(0.5)]}), "size": torch.Size([1])},
+    }
+    save_checkpoint(content, str(tmp_path / "a.pth"))
+    assert content["message_hub"]["log_scalars"] is histories
+    plain = torch.load(tmp_path / "a.pth", weights_only=True)
+    assert plain["meta"] == {"cfg": {"a": {"b": [1, 0.5]}}, "size": torch.Size([1])}
+    assert plain["state_dict"]._metadata == state._metadata
+    found = load(tmp_path / "a.pth")["message_hub"]
+    assert found["resumed_keys"] == dict.fromkeys(histories, True)
+    array = found["runtime_info"].pop("array")
+    assert torch.equal(array, torch.arange(3))
+    assert found["runtime_info"] == {"lr": 0.1, "best": 3, "name": "a", "text": "b"}
+    for name, history in found["log_scalars"].items():
+        assert history.max_length == histories[name].max_length
+        for one, other in zip(history.data, histories[name].data, strict=True):
+            assert np.array_equal(one, other)
+            assert one.dtype == other.dtype
+
+
+def test_a_history_that_is_damaged(tmp_path):
+    history = {"values": torch.ones(2), "counts": torch.ones(3), "max_length": 9}
+    torch.save({"state_dict": {}, "message_hub": {"log_scalars": {"loss": history}}}, tmp_path / "a.pth")
+    with pytest.raises(InputError, match=r"a\.pth is damaged: message_hub\.log_scalars\.loss is no history"):
+        load(tmp_path / "a.pth")
 
 
 @pytest.mark.parametrize(
@@ -158,14 +202,11 @@ def test_a_checkpoint_that_runs_code_is_refused(tmp_path, content, word):
         load(tmp_path / "a.pth")
 
 
-def test_getattr_is_for_statistics_alone(tmp_path):
-    class Sneaky:
-        def __reduce__(self):
-            return getattr, (HistoryBuffer, "__init__")
-
-    torch.save({"meta": Sneaky()}, tmp_path / "a.pth")
-    with pytest.raises(InputError, match="asks for '__init__' of"):
-        load(tmp_path / "a.pth")
+def test_the_check_of_the_reader_holds_for_ours_only(monkeypatch):
+    assert not compat._runs_stored_code()
+    read = partial(torch.load, weights_only=False)
+    monkeypatch.setattr(CheckpointLoader, "_get_checkpoint_loader", lambda _: read)
+    assert compat._runs_stored_code()
 
 
 def test_files_that_are_no_checkpoints(tmp_path):

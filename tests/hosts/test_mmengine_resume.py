@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.dataset import BaseDataset
+from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, METRICS, MODELS
 from mmengine.runner import Runner
@@ -18,6 +19,7 @@ from small_runs import same
 from torch import nn
 
 from agreid_plugin.data.random_states import random_state, restore_random_state
+from agreid_plugin.hosts.mmengine.checkpoints import load_from_local
 from agreid_plugin.hosts.mmengine.hooks import SyncBuffers
 from agreid_plugin.hosts.mmengine.resume import KEY, ExactResume
 
@@ -90,8 +92,16 @@ def config(folder, workers: int = 0, epochs: int = EPOCHS, **changes) -> dict:
 
 def train(folder, **changes) -> dict[str, torch.Tensor]:
     """Train, and return the weights."""
+    return copy_weights(train_with(folder, **changes))
+
+
+def train_with(folder, **changes) -> Runner:
     runner = Runner.from_cfg(config(folder, **changes))
     runner.train()
+    return runner
+
+
+def copy_weights(runner: Runner) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in runner.model.state_dict().items()}
 
 
@@ -130,6 +140,44 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, straight, said):
     torch.manual_seed(99)
     assert same(train(tmp_path, resume=True), straight[1])
     assert "random numbers" not in said()
+
+
+def test_histories_and_best_scores_go_on(tmp_path):
+    """In a checkpoint of tensors and plain values only, the one of the best model too."""
+    better = {
+        "default_hooks": {
+            "checkpoint": {"type": "CheckpointHook", "interval": 1, "save_best": "nothing", "rule": "greater"}
+        }
+    }
+    whole = train_with(tmp_path / "whole", epochs=3, **better).message_hub
+    train(tmp_path / "resumed", epochs=2, **better)
+    for path in (tmp_path / "resumed").glob("*.pth"):
+        assert torch.load(path, weights_only=True)["message_hub"]["log_scalars"]
+    resumed = train_with(tmp_path / "resumed", epochs=3, resume=True, **better).message_hub
+    assert list((tmp_path / "resumed").glob("best_*.pth"))
+    for name in ("train/lr", "train/loss", "train/time"):
+        found, expected = resumed.get_scalar(name), whole.get_scalar(name)
+        assert found.max_length == expected.max_length
+        assert len(found.data[0]) == len(expected.data[0]) == IMAGES // 4 * 3
+        assert name == "train/time" or np.array_equal(found.data, expected.data)
+    assert resumed.get_info("best_score") == whole.get_info("best_score") == 0
+
+
+def test_a_run_that_mmengine_itself_began_is_gone_on_with(tmp_path, straight, said):
+    """Its objects are left out, which one line says, and nothing of them reaches a part of the run."""
+
+    def as_mmengine(checkpoint: dict) -> None:
+        hub, read = checkpoint["message_hub"], load_from_local(straight[0] / "epoch_2.pth")["message_hub"]
+        assert isinstance(read["log_scalars"]["train/loss"], HistoryBuffer)
+        hub["log_scalars"] = read["log_scalars"]
+        hub["runtime_info"]["best_score"] = np.float64(0.5)
+
+    source = changed(straight[0] / "epoch_2.pth", tmp_path, as_mmengine)
+    runner = train_with(tmp_path / "resumed", load_from=source, resume=True, log_level="INFO")
+    assert same(copy_weights(runner), straight[1])
+    assert len(runner.message_hub.get_scalar("train/loss").data[0]) == IMAGES // 4 * 2
+    assert runner.message_hub.get_info("best_score") is None
+    assert "is not defined in message_hub" not in said()
 
 
 def test_with_a_worker_too(tmp_path):

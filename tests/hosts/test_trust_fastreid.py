@@ -7,7 +7,8 @@ from conftest import SMALL_CONFIG, assert_one_line
 from fastreid.config import CfgNode, get_cfg
 from fastreid.modeling import build_model
 from fuzz_configs import VDT
-from malicious import ASKS, evil_checkpoint, evil_yaml, slipping_zip
+from malicious import ASKS, evil_checkpoint, evil_yaml, pointing_checkpoint, reading_commands, slipping_zip
+from zygote import assert_refused
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config import load_config
@@ -57,19 +58,32 @@ def _resumed(tmp_path, evil):
     return ["--resume"]
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        lambda _, evil: ["MODEL.WEIGHTS", evil],
-        lambda _, evil: ["MODEL.BACKBONE.PRETRAIN", True, "MODEL.BACKBONE.PRETRAIN_PATH", evil],
-        _resumed,
-    ],
-    ids=["MODEL.WEIGHTS", "PRETRAIN_PATH", "--resume"],
-)
+TRAINING = {
+    "MODEL.WEIGHTS": lambda _, evil: ["MODEL.WEIGHTS", evil],
+    "PRETRAIN_PATH": lambda _, evil: ["MODEL.BACKBONE.PRETRAIN", True, "MODEL.BACKBONE.PRETRAIN_PATH", evil],
+    "--resume": _resumed,
+}
+OTHERS = ("eval", "extract", "export", "index", "search", "replay", "convert")
+
+
+@pytest.mark.parametrize("overrides", TRAINING.values(), ids=TRAINING)
 def test_training_refuses_a_checkpoint_that_runs_code(fastreid_command, config, evil, marker, tmp_path, overrides):
     outcome = fastreid_command("train", "--config", config, *overrides(tmp_path, evil))
     assert_one_line(outcome, *ASKS)
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", [*TRAINING, *OTHERS])
+def test_no_command_goes_where_a_checkpoint_points(forked_command, config, agsynth, tmp_path, name):
+    """In a process of its own, which would die."""
+    evil = pointing_checkpoint(tmp_path / "evil.pth", "array", state_dict={}, meta={})
+    if name in TRAINING:
+        argv = ["train", "--config", config, *TRAINING[name](tmp_path, evil)]
+    elif name == "convert":
+        argv = ["convert", "vdt", evil, "--config", config, "--out", tmp_path / "out.pth"]
+    else:
+        argv = reading_commands(evil, config, agsynth, tmp_path)[name]
+    assert_refused(forked_command(*argv), "evil.pth was not loaded", "asks for tuple;")
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,34 @@
 """Hostile files on every path by which mmengine's commands read weights and configurations."""
 
 import http.server
-import io
 import threading
+import zipfile
 from functools import partial
 
 import pytest
 import torch
 from conftest import assert_one_line
-from malicious import ASKS, Writes, evil_checkpoint, evil_yaml, slipping_tar, slipping_zip
+from malicious import (
+    ASKS,
+    POINTERS,
+    Writes,
+    evil_checkpoint,
+    evil_yaml,
+    pointing_checkpoint,
+    reading_commands,
+    slipping_tar,
+    slipping_zip,
+)
 from mmengine.fileio import load
 from mmengine.logging import HistoryBuffer
 from mmengine.registry import MODELS
 from mmengine.runner.checkpoint import CheckpointLoader
+from processes import in_processes
 from yaml.constructor import ConstructorError
+from zygote import assert_refused
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.checkpoints import PICKLE, load_from_local
+from agreid_plugin.hosts.mmengine.checkpoints import load_from_local
 from agreid_plugin.hosts.mmengine.config import load_config
 from agreid_plugin.trust import trust
 
@@ -40,20 +52,49 @@ def _resumed(tmp_path, evil):
     return ["--resume"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        lambda _, evil: ["load_from", evil],
-        lambda _, evil: ["model.backbone.vit.pretrained", evil],
-        lambda _, evil: ["model.init_cfg.type", "Pretrained", "model.init_cfg.checkpoint", evil],
-        _resumed,
-    ],
-    ids=["load_from", "pretrained", "init_cfg", "--resume"],
-)
+TRAINING = {
+    "load_from": lambda _, evil: ["load_from", evil],
+    "pretrained": lambda _, evil: ["model.backbone.vit.pretrained", evil],
+    "init_cfg": lambda _, evil: ["model.init_cfg.type", "Pretrained", "model.init_cfg.checkpoint", evil],
+    "--resume": _resumed,
+}
+OTHERS = ("eval", "extract", "export", "index", "search", "replay")
+
+
+@pytest.mark.parametrize("arguments", TRAINING.values(), ids=TRAINING)
 def test_training_refuses_a_checkpoint_that_runs_code(fastreid_command, tiny_py, evil, marker, tmp_path, arguments):
     argv = ["train", "--config", tiny_py, "--output", tmp_path / "run", *arguments(tmp_path, evil)]
     assert_one_line(fastreid_command(*argv), *ASKS)
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", [*TRAINING, *OTHERS])
+def test_no_command_goes_where_a_checkpoint_points(forked_command, tiny_py, agsynth, tmp_path, name):
+    """In a process of its own, which would die."""
+    evil = pointing_checkpoint(tmp_path / "evil.pth", "array", state_dict={}, meta={})
+    if name in TRAINING:
+        argv = ["train", "--config", tiny_py, "--output", tmp_path / "run", *TRAINING[name](tmp_path, evil)]
+    else:
+        argv = reading_commands(evil, tiny_py, agsynth, tmp_path)[name]
+    assert_refused(forked_command(*argv), "evil.pth was not loaded", "asks for tuple;")
+
+
+def test_no_reader_goes_where_a_checkpoint_points(tmp_path):
+    hub = {"log_scalars": {"loss": HistoryBuffer([1.0], [1])}, "runtime_info": {"iter": 3, **POINTERS}}
+    torch.save({"state_dict": {"a": torch.ones(2)}, "message_hub": hub, "x": POINTERS}, tmp_path / "a.pth")
+    for kind in POINTERS:
+        pointing_checkpoint(tmp_path / f"{kind}.pth", kind)
+
+    def work() -> str:
+        content = load_from_local(tmp_path / "a.pth", "cpu")
+        for kind in POINTERS:
+            with pytest.raises(InputError, match="asks for tuple;"):
+                load_from_local(tmp_path / f"{kind}.pth", "cpu")
+        return f"{content['message_hub']} {content['x']}"
+
+    assert in_processes(1, work, grouped=False) == [
+        "{'log_scalars': {}, 'runtime_info': {'iter': 3}, 'resumed_keys': {}} {}"
+    ]
 
 
 def test_evaluation_of_a_trusted_file(fastreid_command, tiny_py, evil, marker, tmp_path):
@@ -159,12 +200,15 @@ def test_archives(tmp_path):
     assert set(load_from_local(tmp_path / "c.pt")["state_dict"]) == {"weight", "bias"}
 
 
-def test_classes_stay_as_they_are():
+def test_classes_stay_as_they_are(tmp_path):
     """A pickle may give an object its state; given a class, it would change what all of mmengine shares."""
     name = b"cmmengine.logging.history_buffer\nHistoryBuffer\n"
     before = HistoryBuffer.mean
-    with pytest.raises(InputError, match="asks for a change of"):
-        PICKLE.load(io.BytesIO(b"\x80\x02" + name + b"N}X\x04\x00\x00\x00meanK\x01s\x86b."))
+    with zipfile.ZipFile(tmp_path / "a.pth", "w") as archive:
+        archive.writestr("a/data.pkl", b"\x80\x02" + name + b"N}X\x04\x00\x00\x00meanK\x01s\x86b.")
+        archive.writestr("a/version", b"3\n")
+    with pytest.raises(InputError, match=r"a\.pth was not loaded: .* asks for mmengine\.logging"):
+        load_from_local(tmp_path / "a.pth")
     assert HistoryBuffer.mean is before
 
 

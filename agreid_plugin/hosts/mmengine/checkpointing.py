@@ -24,7 +24,7 @@ from agreid_plugin.hosts.checkpointing import (
     write_checkpoint,
 )
 from agreid_plugin.hosts.mmengine.arguments import require_arguments
-from agreid_plugin.hosts.mmengine.checkpoints import load_from_local
+from agreid_plugin.hosts.mmengine.checkpoints import load_from_local, make_plain
 from agreid_plugin.hosts.mmengine.kinds import require_kinds
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 from agreid_plugin.hosts.mmengine.resume import ExactResume
@@ -42,10 +42,11 @@ KEPT_WITHIN = 3
 
 
 def whole(save: Callable[..., None]) -> Callable[..., None]:
-    """Have mmengine's function write local files whole, and survive a disk that takes none."""
+    """Have mmengine's function write plain values, and local files whole, and survive a disk that takes none."""
 
     @wraps(save)
     def save_whole(checkpoint: dict, filename: str, file_client_args: Any = None, backend_args: Any = None) -> None:
+        checkpoint = make_plain(checkpoint)
         if file_client_args or backend_args or "://" in filename:
             save(checkpoint, filename, file_client_args, backend_args)
         else:

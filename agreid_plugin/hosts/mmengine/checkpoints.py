@@ -1,108 +1,112 @@
-"""mmengine's checkpoints, read whole but without running code stored in them.
+"""mmengine's checkpoints as tensors and plain values: so they are written, and read without running code in them.
 
-Beside tensors a checkpoint holds mmengine's own records, which torch's reader of weights refuses. This one knows them,
-numpy's arrays and plain containers by name, makes these and nothing else.
+A Runner puts objects between its tensors: the histories of its message hub, numbers and arrays of numpy. They are
+written as tensors and plain values, and the histories are made again of these. What mmengine itself has written is read
+without its objects.
 """
 
 from __future__ import annotations
 
-import pickle
-import warnings
-from collections.abc import Callable
-from importlib import import_module
+from collections import Counter, OrderedDict
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import torch
-from mmengine.logging import HistoryBuffer
+from mmengine.logging import HistoryBuffer, MessageHub
 
 from agreid_plugin.data.datasets.files import leaves
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.nn.checkpoints import read_content, require_readable
-from agreid_plugin.nn.pickles import load_trusted
+from agreid_plugin.nn.checkpoints import read_content
 from agreid_plugin.nn.scripts import is_script
 
-KNOWN = {
-    "builtins": "bool bytearray bytes complex dict float frozenset int list range set slice str tuple",
-    "collections": "Counter OrderedDict defaultdict deque",
-    "_codecs": "encode",  # how the bytes of an array are written
-    "torch": "Size Tensor device",
-    "torch._utils": "_rebuild_parameter _rebuild_tensor _rebuild_tensor_v2",
-    "torch.nn.parameter": "Parameter",
-    "torch.serialization": "_get_layout",
-    "numpy": "dtype ndarray",
-    "numpy.core.multiarray": "_reconstruct scalar",
-    "numpy._core.multiarray": "_reconstruct scalar",
-    "mmengine.logging.history_buffer": "HistoryBuffer",
-    "mmengine.config.config": "ConfigDict",
-}
-"""Module -> what a checkpoint may ask of it."""
+HUB = "message_hub"
+SCALARS, INFO, RESUMED = "log_scalars", "runtime_info", "resumed_keys"
+"""What a message hub has in a checkpoint."""
+PLAIN = (dict, OrderedDict, Counter, list, tuple, torch.Size)
+"""Containers that torch's reader of weights makes."""
 
 
-def _method_of_history(owner: Any, name: str) -> Callable:
-    """Stand in for `getattr`, by which a buffer's statistics are stored."""
-    if owner is not HistoryBuffer or name.startswith("_"):
-        raise InputError(f"it asks for {name!r} of {owner!r}")
-    return getattr(HistoryBuffer, name)
+def make_plain(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return a Runner's checkpoint with numpy's values and the message hub's histories as tensors and plain values."""
+    hub = checkpoint.get(HUB)
+    if isinstance(hub, dict) and SCALARS in hub:
+        histories = {name: _split(history) for name, history in hub[SCALARS].items()}
+        checkpoint = {**checkpoint, HUB: {**hub, SCALARS: histories}}
+    return _convert(checkpoint)
 
 
-class _Unpickler(pickle._Unpickler):  # that of Python, of which each step can be changed
-    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
-
-    def load_build(self) -> None:
-        """Give an object its state; a class, of which all objects would have it, is left alone."""
-        if isinstance(self.stack[-2], type) or callable(self.stack[-2]):
-            raise InputError(f"it asks for a change of {self.stack[-2]!r}")
-        super().load_build()
-
-    dispatch[pickle.BUILD[0]] = load_build
-
-    def find_class(self, module: str, name: str) -> Any:
-        module = "builtins" if module == "__builtin__" else module  # as Python 2 called it, and pickle still does
-        if (module, name) == ("builtins", "getattr"):
-            return _method_of_history
-        if name in KNOWN.get(module, "").split():
-            return getattr(import_module(module), name)
-        kind = getattr(torch if module == "torch" else np, name, None) if module in ("torch", "numpy") else None
-        if isinstance(kind, torch.dtype) or (isinstance(kind, type) and issubclass(kind, np.generic)):
-            return kind
-        raise InputError(f"it asks for {module}.{name}")
+def _split(history: Any) -> Any:
+    if not isinstance(history, HistoryBuffer):
+        return history
+    values, counts = history.data
+    return {"values": values, "counts": counts, "max_length": history.max_length}
 
 
-PICKLE = SimpleNamespace(
-    __name__=__name__, Unpickler=_Unpickler, load=lambda file, **options: _Unpickler(file, **options).load()
-)
-"""What torch calls in the place of the module `pickle`."""
+def _convert(value: Any) -> Any:
+    """Return a value without numpy's; one that has none is returned itself, with all that torch has put on it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return _convert_array(value)
+    if isinstance(value, dict):
+        before = [part for item in value.items() for part in item]
+    elif isinstance(value, list | tuple):
+        before = list(value)
+    else:
+        return value
+    after = [_convert(part) for part in before]
+    if type(value) in PLAIN and all(one is other for one, other in zip(before, after, strict=True)):
+        return value
+    if isinstance(value, dict):
+        return dict(zip(after[::2], after[1::2], strict=True))
+    return after if isinstance(value, list) else tuple(after)
+
+
+def _convert_array(array: np.ndarray) -> Any:
+    try:
+        return torch.from_numpy(np.array(array))
+    except (TypeError, ValueError):  # of texts, or of numbers that torch does not have
+        return _convert(array.tolist())
 
 
 def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
     """Read a checkpoint file for mmengine; one of `.safetensors`, or a TorchScript archive, is a state dict.
 
     Raises:
-        InputError: the file is missing, cannot be read, or asks for more than what `KNOWN` names.
+        InputError: the file is missing, cannot be read, or asks for code, see `read_content`.
     """
     path = Path(filename).expanduser()
-    require_readable(path)
+    content = read_content(path, map_location)
     if path.suffix == ".safetensors" or is_script(path):
-        return {"state_dict": read_content(path)}
-    content = _load(path, map_location)
+        return {"state_dict": content}
     if not isinstance(content, dict):
         raise InputError(f"{path} holds a {type(content).__name__}, not a checkpoint")
+    if "state_dict" in content and not isinstance(content.get(HUB), MessageHub):  # one of a file that is trusted
+        content[HUB] = _restore_hub(path, content.get(HUB))
     return content
 
 
-def _load(path: Path, map_location: Any) -> Any:
+def _restore_hub(path: Path, stored: Any) -> dict[str, dict]:
+    """Return what a message hub resumes from: its histories made again, without names of what was left out."""
+    parts = stored if isinstance(stored, dict) else {}
+    scalars, info, resumed = (
+        part if isinstance(part := parts.get(name), dict) else {} for name in (SCALARS, INFO, RESUMED)
+    )
+    histories = {name: _restore(path, name, history) for name, history in scalars.items()}
+    names = histories.keys() | info.keys()
+    return {SCALARS: histories, INFO: info, RESUMED: {name: resumed[name] for name in resumed if name in names}}
+
+
+def _restore(path: Path, name: str, stored: Any) -> Any:
+    if not isinstance(stored, dict):  # a history of a file that is trusted, or what mmengine itself refuses
+        return stored
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of formats that are old
-            return torch.load(path, map_location=map_location, pickle_module=PICKLE, weights_only=False)
-    except InputError as error:
-        return load_trusted(path, error, map_location=map_location)
-    except Exception as error:
-        raise InputError(f"{path} cannot be read as a checkpoint: {first_line(error)}") from None
+        values, counts = (stored[part].cpu().numpy() for part in ("values", "counts"))
+        return HistoryBuffer(values, counts, stored["max_length"])
+    except (LookupError, TypeError, AttributeError, AssertionError, RuntimeError, ValueError):
+        raise InputError(f"{path} is damaged: {HUB}.{SCALARS}.{str(name)[:60]} is no history") from None
 
 
 def load_from_url(

@@ -178,21 +178,28 @@ CHECKPOINT = "mmengine.runner.checkpoint"
 _ran: list[str] = []
 
 
+def _note_call() -> None:
+    _ran.append("called")
+
+
 class _Stowaway:
-    """Writes into a list of ours when it is unpickled by a reader that runs what a file says."""
+    """Has itself noted by a reader that calls what a file says."""
 
     def __reduce__(self) -> tuple:
-        return _ran.append, ("unpickled",)
+        return _note_call, ()
 
 
 def _runs_stored_code() -> bool:
     """Tell whether the reader of local files runs code, or cannot read what mmengine writes."""
     history = importlib.import_module("mmengine.logging").HistoryBuffer([1.0], [1])
+    _ran.clear()
     with TemporaryDirectory() as folder:
         own, foreign = Path(folder) / "own.pth", Path(folder) / "foreign.pth"
         torch.save({"history": history}, own)
         torch.save({"stowaway": _Stowaway()}, foreign)
-        return not _loads(own) or _loads(foreign)
+        readable = _loads(own)
+        _loads(foreign)
+    return not readable or bool(_ran)
 
 
 def _loads(path: Path) -> bool:
@@ -210,7 +217,7 @@ def _loads(path: Path) -> bool:
     _runs_stored_code,
 )
 def safe_checkpoints() -> None:
-    """Read tensors, arrays, plain values and mmengine's own records alone."""
+    """Read tensors and plain values only, and histories made of these."""
     from agreid_plugin.hosts.mmengine.checkpoints import load_from_local, load_from_url
     from agreid_plugin.hosts.safe_torch import SafeTorch
 
