@@ -25,6 +25,10 @@ class InputError(ValueError):
         super().__init__(*(_one_line(arg) if isinstance(arg, str) else arg for arg in args))
 
 
+class MissingInputError(InputError, FileNotFoundError):
+    """A file or folder that does not exist: bad input, and the error that Python and the hosts raise for it."""
+
+
 def printable(text: str) -> str:
     """Return a text, as a file's name, with line breaks, control characters and bytes that are no text spelled out."""
     if text.isprintable():
@@ -105,7 +109,7 @@ def require_given(name: str, value: Given | None) -> Given:
 
 
 class Stopped(SystemExit):
-    """A run was ended by a signal; the exit code is the one shells give such a process, 130 or 143."""
+    """A run was ended by a signal; the exit code is the one shells give such a process: 130, 143 or 129."""
 
     def __init__(self, number: int):
         super().__init__(128 + number)

@@ -47,10 +47,10 @@ def _examined(path: Path) -> Finding:
         require_file(path)
         digest = sha256(path)
         held = _held(path)
-    except OSError as error:
-        return Finding(False, f"{path} cannot be read: {error.strerror or error}")
     except InputError as error:
         return Finding(False, str(error))
+    except OSError as error:
+        return Finding(False, f"{path} cannot be read: {error.strerror or error}")
     expected = IN_NAME.search(path.stem)
     if expected and not digest.startswith(expected[1]):
         said = f"its name says sha256 {expected[1]}, its content has {digest[: len(expected[1])]}"

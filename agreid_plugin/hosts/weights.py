@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.nn.checkpoints import read_tensors
 
 _logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
 def require_weights(path: str | Path | None) -> None:
     """Refuse a weight file of the command line that is not there."""
     if not path or not os.path.isfile(path):
-        raise InputError(f"weight file {str(path or '')!r} does not exist; name it with --weights")
+        raise MissingInputError(f"weight file {str(path or '')!r} does not exist; name it with --weights")
 
 
 def require_predictor(method: Any, left_out: Iterable[str], key: str, weights: str | Path = "the weight file") -> None:

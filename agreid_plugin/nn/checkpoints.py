@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from agreid_plugin.archives import ALWAYS_FINE, is_tar, refuse_bomb
-from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.errors import InputError, MissingInputError, first_line
 from agreid_plugin.nn.pickles import load_trusted
 from agreid_plugin.nn.scripts import is_script, read_script
 from agreid_plugin.nn.stand_ins import load_plain
@@ -69,7 +69,7 @@ def _problem(tensor: Tensor) -> str:
 def require_file(path: str | Path) -> None:
     """Refuse a weight file that is not there."""
     if not os.path.isfile(path):
-        raise InputError(f"weight file {path} does not exist")
+        raise MissingInputError(f"weight file {path} does not exist")
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

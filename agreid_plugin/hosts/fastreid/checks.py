@@ -11,7 +11,7 @@ from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.data.bad_images import POLICIES
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, MissingInputError, unknown
 from agreid_plugin.evaluation.distances import METRICS
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.config import load_config
@@ -98,7 +98,7 @@ def _check_pretrained(backbone) -> None:
             "MODEL.BACKBONE.PRETRAIN is True but PRETRAIN_PATH is empty: nothing is downloaded, name the weight file"
         )
     if backbone.PRETRAIN and not os.path.isfile(backbone.PRETRAIN_PATH):
-        raise InputError(f"MODEL.BACKBONE.PRETRAIN_PATH {backbone.PRETRAIN_PATH} does not exist")
+        raise MissingInputError(f"MODEL.BACKBONE.PRETRAIN_PATH {backbone.PRETRAIN_PATH} does not exist")
 
 
 def _check_host_models(cfg) -> None:
@@ -130,4 +130,4 @@ def _check_teachers(cfg) -> None:
         if load_config(config).MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
             raise InputError(f"KD.MODEL_CONFIG {config}: MODEL.DEVICE is cuda, but there is no GPU: set it to cpu")
         if not os.path.isfile(path):
-            raise InputError(f"KD.MODEL_WEIGHTS: weight file {path} does not exist")
+            raise MissingInputError(f"KD.MODEL_WEIGHTS: weight file {path} does not exist")

@@ -17,7 +17,7 @@ import torch
 from fastreid.config import CfgNode, defaults, get_cfg
 
 from agreid_plugin.data.yaml_files import read_yaml
-from agreid_plugin.errors import InputError, did_you_mean
+from agreid_plugin.errors import InputError, MissingInputError, did_you_mean
 from agreid_plugin.hosts.fastreid.config_values import coerced
 from agreid_plugin.hosts.overrides import literal, pairs
 
@@ -155,14 +155,14 @@ def read_with_bases(path: Path, children: tuple[Path, ...] = ()) -> list[tuple[P
         raise InputError(f"{path}: {BASE_KEY} takes one file name, got {base!r}")
     base_path = path.parent / Path(base).expanduser()
     if not os.path.isfile(base_path):
-        raise InputError(f"{path}: {BASE_KEY} {base} does not exist (looked for {base_path})")
+        raise MissingInputError(f"{path}: {BASE_KEY} {base} does not exist (looked for {base_path})")
     return [*read_with_bases(base_path, (*children, path.resolve())), (path, content)]
 
 
 def _read_yaml(path: Path) -> dict:
     if not os.path.isfile(path):
         siblings = [p.name for p in path.parent.glob("*.y*ml")] if os.path.isdir(path.parent) else []
-        raise InputError(f"config file {path} does not exist{did_you_mean(path.name, siblings)}")
+        raise MissingInputError(f"config file {path} does not exist{did_you_mean(path.name, siblings)}")
     content = read_yaml(path)
     if content is None:
         return {}

@@ -21,7 +21,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from agreid_plugin.data.whole_files import whole_file
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.hosts.checkpointing import surviving_the_disk
 from agreid_plugin.hosts.fastreid import data
 from agreid_plugin.hosts.fastreid.config import Key, declare, said_of_keys
@@ -136,7 +136,7 @@ def read_prompts(path: str | Path, method: CLIPReID, names: Sequence[str]) -> Te
     """Read the prompts of exactly these identities: (I, K, D)."""
     key = f"{NODE}.PROMPTS"
     if not os.path.isfile(path):
-        raise InputError(f"{key} {path} does not exist")
+        raise MissingInputError(f"{key} {path} does not exist")
     content = read_checkpoint(path)
     prompts, identities = content["model"].get("prompts"), content.get("identities", ())
     if not isinstance(prompts, Tensor):
