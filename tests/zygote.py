@@ -11,13 +11,16 @@ import multiprocessing
 import multiprocessing.util
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from quicker import format_once, leave_imports_alone
@@ -71,9 +74,20 @@ class Zygote:
             env=environment,
         )
 
-    def run(self, *argv: object, at: tuple[str, int] | None = None, send: int = signal.SIGKILL, **limits: int) -> Ended:
-        """Run the command; at the n-th event of a kind it is sent a signal. A limit is `file_size` in bytes."""
-        request = {"argv": [str(each) for each in argv], "at": at, "send": int(send), **limits}
+    def run(
+        self,
+        *argv: object,
+        at: tuple[str, int] | None = None,
+        send: int = signal.SIGKILL,
+        remove: Path | None = None,
+        **limits: int,
+    ) -> Ended:
+        """Run the command; at the n-th event of a kind it is sent a signal, or a folder is removed in its place.
+
+        A limit is `file_size` in bytes.
+        """
+        folder = str(remove or "")
+        request = {"argv": [str(each) for each in argv], "at": at, "send": int(send), "remove": folder, **limits}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return Ended(**json.loads(self._process.stdout.readline()))
@@ -138,9 +152,10 @@ def _run(request: dict, log: Path, hosts: list[str]) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.setpgid(0, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever started the tests
     faulthandler.dump_traceback_later(MOST_SECONDS - 20)
     if request["at"]:
-        _arm(*request["at"], request["send"], hosts)
+        _arm(*request["at"], _act(request), hosts)
     if "file_size" in request:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_size"],) * 2)
@@ -156,15 +171,22 @@ def _run(request: dict, log: Path, hosts: list[str]) -> None:
         os._exit(code)
 
 
-def _arm(event: str, number: int, send: int, hosts: list[str]) -> None:
-    """Have the process send itself a signal at the n-th event."""
+def _act(request: dict) -> Callable[[], None]:
+    """Return what is to happen at the event."""
+    if request["remove"]:
+        return partial(shutil.rmtree, request["remove"], ignore_errors=True)  # another process may be at it, too
+    return lambda: os.kill(os.getpid(), request["send"])  # whichever process of the run is at it
+
+
+def _arm(event: str, number: int, act: Callable[[], None], hosts: list[str]) -> None:
+    """Have it happen at the n-th event."""
     for module, owner, name in {{**EVENTS[host], **WRITING}[event] for host in hosts}:
         place = importlib.import_module(module)
         place = getattr(place, owner) if owner else place
-        setattr(place, name, _counted(getattr(place, name), event, number, send))
+        setattr(place, name, _counted(getattr(place, name), event, number, act))
 
 
-def _counted(native, event: str, number: int, send: int):
+def _counted(native, event: str, number: int, act: Callable[[], None]):
     calls = []
 
     def call(*args, **options):
@@ -172,22 +194,22 @@ def _counted(native, event: str, number: int, send: int):
         if len(calls) != number:
             return native(*args, **options)
         if event == "torn":
-            return _torn(native, send, *args)
+            return _torn(native, act, *args)
         if event == "rename":
-            os.kill(os.getpid(), send)
+            act()
         result = native(*args, **options)
-        os.kill(os.getpid(), send)
+        act()
         return result
 
     return call
 
 
-def _torn(save, send: int, content: object, file) -> None:
+def _torn(save, act: Callable[[], None], content: object, file) -> None:
     """Write half of a checkpoint."""
     save(content, file)
     file.flush()
     os.ftruncate(file.fileno(), file.tell() // 2)
-    os.kill(os.getpid(), send)
+    act()
 
 
 if __name__ == "__main__":

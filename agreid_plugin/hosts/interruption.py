@@ -8,17 +8,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import AuthenticationError
 from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from agreid_plugin.errors import Stopped
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ONE_SIGNAL = 2.0
 """Seconds within which signals are one: a terminal, a launcher and a batch system may each send theirs."""
 
@@ -36,7 +37,7 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():  # no other may
-            self._before = {number: signal.signal(number, self._take) for number in SIGNALS}
+            self._before = take_signals(self._take)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,6 +58,7 @@ class Interruption:
     def _take(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if os.getpid() != self._process:
             return  # a data worker, forked with this handler; its main process decides
+        leave_closed_terminal()
         if not self._deferred:
             raise Stopped(number)
         if self.asked is None:
@@ -64,6 +66,36 @@ class Interruption:
             _tell(number)
         elif time.monotonic() - self._since > ONE_SIGNAL:
             raise Stopped(number)
+
+
+def take_signals(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Handle the signals, but for a hang-up that is ignored, as under nohup; return the handlers before."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return {number: signal.signal(number, handler) for number in SIGNALS if not (ignored and number == signal.SIGHUP)}
+
+
+@contextmanager
+def ignore_hangups() -> Iterator[None]:
+    """Let processes that the block starts, and the server that forks them, outlive a terminal that is closed."""
+    if threading.current_thread() is not threading.main_thread():  # no other may
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def leave_closed_terminal() -> None:
+    """Send to nowhere what is printed from here on to a closed terminal: printing there fails and would end the run."""
+    for stream in (1, 2):
+        try:
+            os.write(stream, b"")
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)
 
 
 def _tell(number: int) -> None:
@@ -104,6 +136,7 @@ def _end_data_workers() -> None:
 def leave_to_the_main_process(worker: int) -> None:  # noqa: ARG001 - the loader passes it
     """Have a data worker outlive the signals that its main process decides about; the second SIGTERM ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     sys.excepthook = _unless_nobody_asks
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from agreid_plugin.errors import RunError, Stopped
-from agreid_plugin.hosts.interruption import ONE_SIGNAL, tell
+from agreid_plugin.hosts.interruption import ONE_SIGNAL, ignore_hangups, leave_closed_terminal, take_signals, tell
 from agreid_plugin.hosts.launchers import Place
 from agreid_plugin.hosts.meeting import read, silence
 from agreid_plugin.hosts.process_group import FAILURE
@@ -37,7 +37,9 @@ def supervise(work: Work, places: list[Place], store: dist.Store, several_machin
 
     When one fails, the others are ended, and its error is raised here. Signals that ask the command to end go to all.
     """
-    watch = Watch([start(work, place) for place in places], store, several_machines)
+    with ignore_hangups():
+        children = [start(work, place) for place in places]
+    watch = Watch(children, store, several_machines)
     try:
         with watch.relaying():
             watch.until_over()
@@ -67,7 +69,7 @@ class Watch:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._relay) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = take_signals(self._relay)
         try:
             yield
         finally:
@@ -77,8 +79,9 @@ class Watch:
     def _relay(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if not self.asked:
             self.asked, self._since = number, time.monotonic()
+            leave_closed_terminal()
             tell(number)
-            self._send(number)
+            self._send(signal.SIGTERM if number == signal.SIGHUP else number)  # they ignore a hang-up
         elif time.monotonic() - self._since > ONE_SIGNAL:
             self._send(signal.SIGKILL)
 

@@ -111,7 +111,7 @@ def test_checkpoints_are_in_the_order_of_training(tmp_path):
     assert [path.stem for path in numbered(tmp_path)] == [name_of(*each) for each in order]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_after_its_step(forked_command, config, straight, tmp_path, sent):
     run = tmp_path / "run"
     train = ("train", "--config", config, "--output", run, *SHORT, "DATALOADER.NUM_WORKERS", 1)

@@ -82,16 +82,27 @@ def test_a_command_that_is_killed_leaves_nobody_behind(tmp_path, number, code):
     assert_nobody_left(tmp_path, 2)
 
 
-def sleeping_command(folder: Path, **given) -> subprocess.Popen:
+def test_processes_outlive_a_terminal_that_is_closed_until_they_have_saved(tmp_path):
+    command = sleeping_command(tmp_path, "save_when_asked")
+    wait_until_all_work(tmp_path)
+    os.killpg(command.pid, signal.SIGHUP)  # as a shell does
+    assert command.wait(60) == 129
+    assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["0.saved", "1.saved"]
+    assert_nobody_left(tmp_path, 2)
+
+
+def sleeping_command(folder: Path, function: str = "work", **given) -> subprocess.Popen:
     """Start a command whose process 1 sleeps when all have met."""
     script = (
         "from launch_cases import *\n"
         "if __name__ == '__main__':\n"
-        f"    launching.launch(work, ('sleep', {str(folder)!r}), arguments(**{given}))\n"
+        "    signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        f"    launching.launch({function}, ('sleep', {str(folder)!r}), arguments(**{given}))\n"
     )
     (folder / "command.py").write_text(script)
     paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(launching.__file__).parents[2])])
-    return subprocess.Popen([sys.executable, folder / "command.py"], env={**os.environ, "PYTHONPATH": paths})
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.Popen([sys.executable, folder / "command.py"], env=environment, start_new_session=True)
 
 
 def wait_until_all_work(folder: Path) -> None:

@@ -72,6 +72,14 @@ def test_stopped_within_an_epoch_and_a_damaged_checkpoint(forked_command, config
     assert same(final(tmp_path), final(straight))
 
 
+def test_a_terminal_that_is_closed_ends_a_run_after_its_step(forked_command, config, tmp_path):
+    hung_up = forked_command("train", "--config", config, "--output", tmp_path, at=("step", 2), send=signal.SIGHUP)
+    assert hung_up.code == 129, hung_up.said
+    assert hung_up.said.strip().splitlines()[-1].startswith("fastreid: stopped by SIGHUP; continue with: fastreid tra")
+    assert Path((tmp_path / "last_checkpoint").read_text()) == tmp_path / "iter_2.pth"
+    assert (tmp_path / "iter_2.pth").exists()
+
+
 def test_a_full_disk_is_told_and_the_run_goes_on(forked_command, config, tmp_path):
     again = ("train", "--config", config, "--output", tmp_path, "--resume", "train_dataloader.num_workers", 0)
     assert forked_command(*again, at=("hooks", 6), send=signal.SIGKILL).code == -signal.SIGKILL
