@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -12,6 +15,8 @@ from agreid_plugin.errors import InputError
 
 MARKER = "last_checkpoint"
 """A file that both hosts leave in a run's folder with the first checkpoint."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says of a disk, a quota or a file that takes no more."""
 
 
 def claim_output(folder: Path, resume: bool) -> None:
@@ -29,6 +34,18 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"output folder {folder} cannot be written: {error.strerror or error}") from None
+
+
+@contextmanager
+def report_full_disk(folder: Path) -> Iterator[None]:
+    """Say in one line that the disk does not take what a run cannot do without, such as its configuration."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        path = error.filename or f"output folder {folder}"
+        raise InputError(f"{path} cannot be written: {error.strerror}; make room, or choose another --output") from None
 
 
 def check_features_file(path: Path) -> None:

@@ -45,7 +45,7 @@ from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.interruption import Interruption
 from agreid_plugin.hosts.reporting import PRINTED, computable, report, save_thresholds, speak_through
 from agreid_plugin.hosts.run_card import Card, seed_of
-from agreid_plugin.hosts.run_checks import check_features_file, check_writable
+from agreid_plugin.hosts.run_checks import check_features_file, check_writable, report_full_disk
 from agreid_plugin.hosts.run_inputs import evaluation_card
 from agreid_plugin.hosts.weights import require_predictor, require_weights
 from agreid_plugin.trust import trust
@@ -82,7 +82,7 @@ def _evaluate(args: Namespace) -> None:
     if args.save_attributes:
         _check_attributes_file(cfg, args)
     if args.features:
-        _evaluate_features(cfg, args)
+        _process(_evaluate_features, cfg, args)
         return
     require_weights(cfg.MODEL.WEIGHTS)
     make_missing(cfg)
@@ -120,7 +120,12 @@ def _check_attributes_file(cfg, args: Namespace) -> None:
 
 
 def _launch(main: Callable, cfg, args: Namespace) -> None:
-    launching.launch(in_local_group, (main, cfg, args), args)
+    launching.launch(in_local_group, (_process, main, cfg, args), args)
+
+
+def _process(main: Callable, cfg, args: Namespace) -> None:
+    with report_full_disk(Path(cfg.OUTPUT_DIR)):
+        main(cfg, args)
 
 
 def _train_process(cfg, args: Namespace) -> None:

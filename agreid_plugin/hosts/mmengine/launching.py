@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from agreid_plugin.hosts.launchers import NONE, PYTORCH
 from agreid_plugin.hosts.mmengine.config import type_name
 from agreid_plugin.hosts.mmengine.samplers import PER_IDENTITY, IdentitySampler, ViewBalancedIdentitySampler
 from agreid_plugin.hosts.process_group import at_step
+from agreid_plugin.hosts.run_checks import report_full_disk
 
 OURS = (IdentitySampler.__name__, ViewBalancedIdentitySampler.__name__)
 
@@ -26,11 +28,12 @@ def launch(main: Callable[[Namespace, str], None], args: Namespace, cfg: Config)
     """Run `main(args, launcher)` in every process that the arguments ask for, or a launcher has started."""
     keys = (cfg.get("env_cfg") or {}).get("dist_cfg") or {}
     backend = keys.get("backend") if torch.cuda.is_available() else None
-    launching.launch(_process, (main, args), args, keys.get("timeout"), backend)
+    launching.launch(_process, (main, args, cfg.work_dir), args, keys.get("timeout"), backend)
 
 
-def _process(main: Callable[[Namespace, str], None], args: Namespace) -> None:
-    main(args, PYTORCH if dist.is_initialized() else NONE)  # the runner finds the group made
+def _process(main: Callable[[Namespace, str], None], args: Namespace, folder: str) -> None:
+    with report_full_disk(Path(folder)):
+        main(args, PYTORCH if dist.is_initialized() else NONE)  # the runner finds the group made
 
 
 class StepTold(Hook):

@@ -35,7 +35,7 @@ from agreid_plugin.hosts.mmengine.run_facts import common
 from agreid_plugin.hosts.mmengine.runner_parts import method_of, metrics_of, plain_model
 from agreid_plugin.hosts.mmengine.settled import settled, without_pretrained
 from agreid_plugin.hosts.reporting import computable, report, save_thresholds
-from agreid_plugin.hosts.run_checks import MARKER, check_features_file, check_writable
+from agreid_plugin.hosts.run_checks import MARKER, check_features_file, check_writable, report_full_disk
 from agreid_plugin.hosts.run_inputs import evaluation_card
 from agreid_plugin.hosts.weights import load_weights, require_predictor, require_weights
 from agreid_plugin.trust import trust
@@ -72,7 +72,8 @@ def _evaluate(args: Namespace) -> None:
     if args.save_features:
         check_features_file(Path(args.save_features))
     if args.features:
-        _evaluate_features(cfg, args)
+        with report_full_disk(Path(cfg.work_dir)):
+            _evaluate_features(cfg, args)
         return
     if cfg.get("test_dataloader") is None:
         raise InputError(f"{args.config_file} has no test_dataloader: there is nothing to evaluate")
