@@ -45,6 +45,7 @@ MENDED = {
         "mmengine.utils.package_utils",
         "mmengine.dist.utils",
         "mmengine.model.wrappers.distributed",
+        "mmengine.hooks.checkpoint_hook",
         "mmengine.runner.checkpoint",
         "mmengine.fileio.handlers.yaml_handler",
     ),

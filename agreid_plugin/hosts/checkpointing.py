@@ -16,7 +16,7 @@ import torch
 from torch.optim import Optimizer
 
 from agreid_plugin.data.whole_files import remove_drafts, whole_file
-from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.errors import InputError, MissingInputError, first_line
 from agreid_plugin.hosts.run_checks import MARKER
 
 if TYPE_CHECKING:
@@ -26,12 +26,13 @@ _logger = logging.getLogger(__name__)
 
 
 def write_checkpoint(path: Path, content: dict[str, Any], mark: bool = True) -> bool:
-    """Write a checkpoint and, with `mark`, make it the one to resume from.
+    """Write a checkpoint, its folder too if there is none, and with `mark` make it the one to resume from.
 
     Returns:
         False where the disk would not take it: that is told, and whatever was there is as it was.
     """
     with surviving_the_disk(path, "the checkpoints before it are as they were") as written:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as draft, draft.open("wb") as file:
             torch.save(content, file)
         if mark:
@@ -39,6 +40,16 @@ def write_checkpoint(path: Path, content: dict[str, Any], mark: bool = True) -> 
                 draft.write_text(path.name, encoding="utf-8")
         written.append(path)
     return bool(written)
+
+
+def require_folder(folder: Path) -> None:
+    """Refuse to go on with a run whose folder has been removed; a full disk may have room again later, this may not.
+
+    Raises:
+        MissingInputError: it is gone.
+    """
+    if not os.path.isdir(folder):
+        raise MissingInputError(f"output folder {folder} is gone: no checkpoint can be written, start the run anew")
 
 
 @contextmanager

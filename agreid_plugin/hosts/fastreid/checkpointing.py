@@ -19,6 +19,7 @@ from agreid_plugin.hosts.checkpointing import (
     of_another,
     read_newest,
     require_filled,
+    require_folder,
     require_same_place,
     write_checkpoint,
 )
@@ -36,9 +37,13 @@ def save(self: Checkpointer, name: str, **extra: Any) -> bool:
 
     Returns:
         Whether it was written.
+
+    Raises:
+        MissingInputError: the folder is gone.
     """
     if not self.save_dir or not self.save_to_disk:
         return False
+    require_folder(Path(self.save_dir))
     states = {key: value.state_dict() for key, value in self.checkpointables.items()}
     path = Path(self.save_dir) / f"{name}.pth"
     _logger.info("saving checkpoint to %s", path)

@@ -28,7 +28,7 @@ from agreid_plugin.hosts.mmengine.checkpoints import load_from_local, make_plain
 from agreid_plugin.hosts.mmengine.kinds import require_kinds
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 from agreid_plugin.hosts.mmengine.resume import ExactResume
-from agreid_plugin.hosts.run_checks import MARKER
+from agreid_plugin.hosts.run_checks import MARKER, check_writable
 
 NAMES = re.compile(r"(epoch|iter)_\d+\.pth")
 PASSED_ON = tuple(
@@ -37,6 +37,8 @@ PASSED_ON = tuple(
     if name not in ("self", "out_dir", "filename", "meta")
 )
 """What mmengine's hook passes on to the runner that saves."""
+UNWRITTEN: set[Path] = set()
+"""Checkpoints that the disk did not take when they were due."""
 KEPT_WITHIN = 3
 """Checkpoints within epochs that are kept; an uninterrupted run writes none."""
 
@@ -49,8 +51,8 @@ def whole(save: Callable[..., None]) -> Callable[..., None]:
         checkpoint = make_plain(checkpoint)
         if file_client_args or backend_args or "://" in filename:
             save(checkpoint, filename, file_client_args, backend_args)
-        else:
-            write_checkpoint(Path(filename), checkpoint, mark=False)
+        elif not write_checkpoint(Path(filename), checkpoint, mark=False):
+            UNWRITTEN.add(Path(filename))
 
     return save_whole
 
@@ -73,7 +75,7 @@ class CheckpointHook(hooks.CheckpointHook):
         super().__init__(*args, **kwargs)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
-        if self.file_client_args or self.backend_args or "://" in str(self.out_dir):
+        if not self._is_local():
             super()._save_checkpoint_with_step(runner, step, meta)
             return
         path = Path(self.out_dir) / self.filename_tmpl.format(step)
@@ -87,11 +89,14 @@ class CheckpointHook(hooks.CheckpointHook):
             for old in outdated:
                 (Path(self.out_dir) / self.filename_tmpl.format(old)).unlink(missing_ok=True)
 
-    def after_train(self, runner: Runner) -> None:
-        """Do not let a run end well whose weights are lost."""
-        if is_main_process() and self.last_ckpt and "://" not in self.last_ckpt and not Path(self.last_ckpt).exists():
-            raise InputError(f"{self.last_ckpt} was not written; make room and continue with --resume")
-        super().after_train(runner)
+    def before_train(self, runner: Runner) -> None:
+        """Check before hours of training that checkpoints can be written."""
+        super().before_train(runner)
+        if is_main_process() and self._is_local():
+            check_writable(Path(self.out_dir))
+
+    def _is_local(self) -> bool:
+        return not (self.file_client_args or self.backend_args or "://" in str(self.out_dir))
 
     def _outdated(self, runner: Runner, step: int) -> list[int]:
         """Add a step to those that are kept, and return those that are not any longer."""
@@ -105,10 +110,18 @@ class CheckpointHook(hooks.CheckpointHook):
         return outdated
 
 
+def require_written(hook: hooks.CheckpointHook) -> None:
+    """Refuse to end a run well whose last checkpoint, or best one where it saves no other, was not written."""
+    best = [getattr(hook, "best_ckpt_path", None), *getattr(hook, "best_ckpt_path_dict", {}).values()]
+    for path in [hook.last_ckpt] if hook.last_ckpt else best:
+        if path and Path(path) in UNWRITTEN and not Path(path).exists():
+            raise InputError(f"{path} was not written; make room and continue with --resume")
+
+
 def mark(folder: Path, path: Path) -> None:
     """Make a checkpoint the one to resume from."""
     with surviving_the_disk(folder / MARKER), whole_file(folder / MARKER) as draft:
-        draft.write_text(str(path), encoding="utf-8")
+        draft.write_text(str(path.absolute()), encoding="utf-8")
 
 
 def save_within_epoch(runner: Runner) -> None:

@@ -18,6 +18,7 @@ from agreid_plugin.hosts import console
 from agreid_plugin.hosts.checkpointing import (
     of_another,
     require_filled,
+    require_folder,
     require_same_place,
     spare_tensorboard,
     sparing,
@@ -64,6 +65,12 @@ class CommandRunner(Runner):
             self._load_from = newest(self.work_dir)
             require_same_place(all_gather_object(self._load_from and Path(self._load_from).name))
         super().load_or_resume()
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Save a checkpoint; where the run's folder is gone, mmengine would make one with nothing else in it."""
+        if is_main_process():
+            require_folder(Path(self.work_dir))
+        super().save_checkpoint(*args, **kwargs)
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Load weights; those that a run goes on with have to be the model's, all of them."""

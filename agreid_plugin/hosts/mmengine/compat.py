@@ -244,6 +244,29 @@ def whole_checkpoints() -> None:
     replace(CHECKPOINT, "save_checkpoint", save_checkpoint)
 
 
+HOOK = "mmengine.hooks.checkpoint_hook"
+
+
+@PATCHES.add(
+    HOOK,
+    "mmengine's CheckpointHook takes a checkpoint for written that a full disk did not take",
+    lambda: not hasattr(sys.modules[HOOK].CheckpointHook.after_train, "__wrapped__"),
+)
+def require_checkpoints() -> None:
+    """Refuse to end a run well whose last checkpoint was not written."""
+    hook = sys.modules[HOOK].CheckpointHook
+    native = hook.after_train
+
+    @wraps(native)
+    def after_train(self: Any, runner: Any) -> None:
+        from agreid_plugin.hosts.mmengine.checkpointing import require_written
+
+        require_written(self)
+        native(self, runner)
+
+    hook.after_train = after_train
+
+
 # Configurations --------------------------------------------------------------------------------------------------
 
 YAML = "mmengine.fileio.handlers.yaml_handler"
