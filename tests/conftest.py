@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from bench.__main__ import main as benchmarks
 from market import make_market
 from quicker import format_once, import_hosts_once, leave_imports_alone
 from small_mmengine_config import write_config
@@ -130,6 +131,18 @@ def fastreid_command(capfd):
     logging.getLogger("fastreid").handlers.clear()
 
 
+@pytest.fixture
+def bench(capsys):
+    """Run a benchmark in this process."""
+
+    def run(*argv: object) -> Outcome:
+        code = benchmarks([str(argument) for argument in argv])
+        out, err = capsys.readouterr()
+        return Outcome(code, out, err)
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def forked_command():
     """Run the `fastreid` command in processes forked from one that has imported everything: see `zygote`."""
@@ -211,11 +224,11 @@ def _forget_host_loggers() -> None:
         setup_logger.cache_clear()
 
 
-def assert_one_line(outcome: Outcome, *words: str) -> None:
+def assert_one_line(outcome: Outcome, *words: str, program: str = "fastreid") -> None:
     """The command refused its input as it should: exit code 2, one line, saying the words."""
     assert outcome.code == 2, outcome
     lines = outcome.err.strip().splitlines()
     assert len(lines) == 1, outcome.err
-    assert lines[0].startswith("fastreid: error: ")
+    assert lines[0].startswith(f"{program}: error: ")
     for word in words:
         assert word in lines[0]

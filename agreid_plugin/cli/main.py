@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from agreid_plugin import __version__
 from agreid_plugin.cli import (
     ablate,
-    bench,
     compare,
     convert,
     data,
@@ -35,7 +34,7 @@ from agreid_plugin.trust import trust
 
 COMMANDS = (
     *(runs, replay, extract, index, search, visualize, export, explain, ablate, report, compare, convert, data),
-    *(bench, listing, doctor),
+    *(listing, doctor),
 )
 """Modules that each add their sub-commands with `add_to(subparsers)`."""
 

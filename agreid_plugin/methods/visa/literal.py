@@ -1,7 +1,7 @@
 """ViSA's equations as printed, loops and all, on the weights of the fast modules: what those are held against.
 
 Attention is softmax(Q K^T) V written out, experts run one after another behind masks, and each query has a graph
-of its own whose nodes all pass the layer. Slow on purpose; for tests and for `fastreid bench visa`.
+of its own whose nodes all pass the layer. Slow on purpose; for tests and for `tools/bench`.
 
 Shapes: B images, D width, N patches, E experts a group, k chosen experts, M queries a branch, K patches in a graph,
 V vectors sent to one expert, T tokens.

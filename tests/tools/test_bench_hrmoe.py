@@ -1,13 +1,13 @@
-"""`fastreid bench hrmoe` measures what it says; how fast things are is not asserted."""
+"""`tools/bench hrmoe` measures what it says; how fast things are is not asserted."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from bench import hrmoe as bench_hrmoe
 from conftest import assert_one_line
 from tables import rows_of
 
-from agreid_plugin.hosts.fastreid import bench_hrmoe
 from agreid_plugin.methods.tag_clip import HRMoEBlock
 
 TASKS = ("experts alone", "image tower", "training step")
@@ -15,9 +15,9 @@ TINY = bench_hrmoe.ExpertSetting(model="tiny", top_k=5, batch=6, size=(48, 32), 
 
 
 @pytest.mark.parametrize("top_k", [5, 2])
-def test_experts_by_view_have_the_same_outputs_and_fewer_operations(fastreid_command, top_k):
+def test_experts_by_view_have_the_same_outputs_and_fewer_operations(bench, top_k):
     sizes = ["--model", "tiny", "--batch", 4, "--size", "48x32", "--repeats", 1]
-    outcome = fastreid_command("bench", "hrmoe", *sizes, "--top-k", top_k)
+    outcome = bench("hrmoe", *sizes, "--top-k", top_k)
     assert outcome.code == 0, outcome.err
     assert f"TAG-CLIP tiny, top {top_k} of 6 experts, 4 images of 48x32" in outcome.out
     rows = rows_of(outcome.out)
@@ -59,6 +59,6 @@ def test_images_are_of_both_views_and_experts_differ():
         ("--model", "huge", ["huge", "tiny, small, base"]),
     ],
 )
-def test_bad_options_of_the_hrmoe_bench_are_named(fastreid_command, option, value, words):
+def test_bad_options_of_the_hrmoe_bench_are_named(bench, option, value, words):
     sizes = ["--size", "48x32"] if option == "--model" else ["--model", "tiny", "--size", "48x32"]
-    assert_one_line(fastreid_command("bench", "hrmoe", *sizes, option, value), *words)
+    assert_one_line(bench("hrmoe", *sizes, option, value), *words, program="tools/bench")

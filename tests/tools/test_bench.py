@@ -1,4 +1,4 @@
-"""`fastreid bench` measures what it says; how fast things are is not asserted."""
+"""`tools/bench` measures what it says; how fast things are is not asserted."""
 
 import re
 
@@ -7,23 +7,23 @@ from conftest import assert_one_line
 from tables import rows_of
 
 
-def test_evaluators_rank_the_same_features(fastreid_command):
+def test_evaluators_rank_the_same_features(bench):
     sizes = ["--queries", 40, "--gallery", 400, "--width", 16, "--python-queries", 40]
-    outcome = fastreid_command("bench", "evaluation", *sizes)
+    outcome = bench("evaluation", *sizes)
     assert outcome.code == 0, outcome.err
     _, _, *rows = rows_of(outcome.out).items()  # below the head and its line
     assert [name.partition(",")[0] for name, _ in rows][:2] == ["ours", "fast-reid"]
     assert len({cells[-1].strip() for _, cells in rows}) == 1  # one mAP
 
 
-def test_agsynth_speed_of_both_sizes(fastreid_command):
-    outcome = fastreid_command("bench", "agsynth", "--images", 4, "--workers", 1)
+def test_agsynth_speed_of_both_sizes(bench):
+    outcome = bench("agsynth", "--images", 4, "--workers", 1)
     assert re.fullmatch(r"128x64: \d+ images/s\n256x128: \d+ images/s\n", outcome.out)
 
 
-def test_visa_and_its_equations_have_the_same_outputs(fastreid_command):
+def test_visa_and_its_equations_have_the_same_outputs(bench):
     sizes = ["--model", "tiny", "--batch", 4, "--size", "40x28", "--repeats", 1]  # norms over 2 magnify rounding
-    outcome = fastreid_command("bench", "visa", *sizes, "--variant", "released")
+    outcome = bench("visa", *sizes, "--variant", "released")
     assert outcome.code == 0, outcome.err
     rows = rows_of(outcome.out)
     for name in ("forward", "training step", "graphs alone", "experts alone"):
@@ -45,12 +45,12 @@ def test_visa_and_its_equations_have_the_same_outputs(fastreid_command):
         ("--model", "huge", ["huge", "tiny, small, base"]),
     ],
 )
-def test_bad_options_of_the_visa_bench_are_named(fastreid_command, option, value, words):
-    assert_one_line(fastreid_command("bench", "visa", option, value), *words)
+def test_bad_options_of_the_visa_bench_are_named(bench, option, value, words):
+    assert_one_line(bench("visa", option, value), *words, program="tools/bench")
 
 
-def test_plrm_and_the_loop_have_the_same_outputs(fastreid_command):
-    outcome = fastreid_command("bench", "plrm", "--images", 3, "--size", "50x37", "--repeats", 1)
+def test_plrm_and_the_loop_have_the_same_outputs(bench):
+    outcome = bench("plrm", "--images", 3, "--size", "50x37", "--repeats", 1)
     assert outcome.code == 0, outcome.err
     assert "3 images of 50x37" in outcome.out
     rows = rows_of(outcome.out)
@@ -71,14 +71,14 @@ def test_plrm_and_the_loop_have_the_same_outputs(fastreid_command):
         ("--size", "8x8", ["n=16 is larger than the images of 8 x 8"]),
     ],
 )
-def test_bad_options_of_the_plrm_bench_are_named(fastreid_command, option, value, words):
-    assert_one_line(fastreid_command("bench", "plrm", option, value), *words)
+def test_bad_options_of_the_plrm_bench_are_named(bench, option, value, words):
+    assert_one_line(bench("plrm", option, value), *words, program="tools/bench")
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
-def test_cached_text_gives_the_same_features(fastreid_command, variant):
+def test_cached_text_gives_the_same_features(bench, variant):
     sizes = ["--model", "tiny", "--batch", 3, "--size", "48x32", "--repeats", 1]
-    outcome = fastreid_command("bench", "svpr", *sizes, "--variant", variant)
+    outcome = bench("svpr", *sizes, "--variant", variant)
     assert outcome.code == 0, outcome.err
     rows = rows_of(outcome.out)
     ways = ("text for every image", "text once a batch", "text cached")
@@ -87,5 +87,5 @@ def test_cached_text_gives_the_same_features(fastreid_command, variant):
     assert every > batch > cached > 0
 
 
-def test_bad_options_of_the_svpr_bench_are_named(fastreid_command):
-    assert_one_line(fastreid_command("bench", "svpr", "--batch", 1), "batch=1", "2 or more")
+def test_bad_options_of_the_svpr_bench_are_named(bench):
+    assert_one_line(bench("svpr", "--batch", 1), "batch=1", "2 or more", program="tools/bench")

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
 from agreid_plugin.errors import require_known
 from agreid_plugin.evaluation.processes import in_process
-from agreid_plugin.hosts.fastreid.measuring import CLIP_MODELS, Measurement, VariantSetting, measure, table
 from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.methods.svpr import SVPR, TextSide, ViewText, per_image
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import Batch, View
+from bench.measuring import CLIP_MODELS, Measurement, VariantSetting, measure, table
 
 IDENTITIES, TEXT_LENGTH = 199, 100  # as on AG-ReID, whose 15 attributes the sentences tell
 

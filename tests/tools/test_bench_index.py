@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from bench.index import Setting, measure_build, measure_search, write_vectors
+from bench.index import bench as bench_indexes
 from conftest import assert_one_line
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.index.bench import Setting, bench, measure_build, measure_search, write_vectors
 
 
 def test_vectors_are_people_and_queries_are_among_them(tmp_path):
@@ -29,18 +30,18 @@ def test_one_index_is_measured(tmp_path):
     assert min(single, batched) > 0
 
 
-def test_the_command_prints_a_row_for_each_index(fastreid_command, tmp_path):
+def test_the_command_prints_a_row_for_each_index(bench, tmp_path):
     sizes = ("--vectors", 1000, "--width", 16, "--queries", 20, "--folder", tmp_path)
-    outcome = fastreid_command("bench", "index", *sizes, "--kinds", "ivf", "--milvus", "flat")
+    outcome = bench("index", *sizes, "--kinds", "ivf", "--milvus", "flat")
     assert outcome.code == 0, outcome.err
     head, _, *rows = [[cell.strip() for cell in line.split("|")] for line in outcome.out.splitlines() if line[0] == "|"]
     assert [row[1] for row in rows] == ["faiss flat", "faiss ivf", "milvus-lite flat"]
     recall = [float(row[head.index("recall@10")]) for row in rows]
     assert recall[0] == recall[2] == 1 >= recall[1] > 0.8
     assert not list(tmp_path.iterdir())
-    assert_one_line(fastreid_command("bench", "index", "--vectors", 0), "--vectors is 0")
+    assert_one_line(bench("index", "--vectors", 0), "--vectors is 0", program="tools/bench")
 
 
 def test_kinds_are_checked_before_anything_is_made():
     with pytest.raises(InputError, match="index kind 'tree' unknown"):
-        bench(kinds=("tree",))
+        bench_indexes(kinds=("tree",))

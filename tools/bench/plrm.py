@@ -12,7 +12,7 @@ from torchvision.transforms.functional import rotate
 
 from agreid_plugin.data.augment import PLRM
 from agreid_plugin.data.augment.base import draw_angles
-from agreid_plugin.hosts.fastreid.measuring import Timed, require_at_least, table, timed
+from bench.measuring import Timed, require_at_least, table, timed
 
 SEED = 0
 

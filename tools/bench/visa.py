@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.evaluation.processes import in_process
-from agreid_plugin.hosts.fastreid.measuring import Measurement, VariantSetting, measure, table, training_step
 from agreid_plugin.hosts.fastreid.operations import counting
 from agreid_plugin.methods.visa import ViSA, ViSABackbone, build_backbone, literal
 from agreid_plugin.nn.vit import build_vit
 from agreid_plugin.types import Batch, View
+from bench.measuring import Measurement, VariantSetting, measure, table, training_step
 
 IDENTITIES, STRIDE, NEIGHBORS = 2500, 12, 64  # as on CARGO
 PUBLISHED = "the paper prints 37.53 GFLOPs and 271.77 M parameters"

@@ -1,35 +1,50 @@
-"""`fastreid bench`: speed and memory, measured side by side in one run."""
+"""Speed and memory, measured side by side in one run: `python tools/bench WHAT`."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from agreid_plugin.cli import arguments
+from agreid_plugin.cli.main import OneLineParser
+from agreid_plugin.errors import InputError
 
 EXAMPLES = """examples:
-  fastreid bench agsynth                                 images a second
-  fastreid bench evaluation                              ours against fast-reid's, 3,000 x 50,000 x 768
-  fastreid bench evaluation --queries 500 --gallery 5000
-  fastreid bench visa --model small --batch 8            ours against the equations as printed
-  fastreid bench svpr --batch 16                         text cached against computed for every image
-  fastreid bench hrmoe --batch 16 --top-k 2              experts of a view against all experts on all tokens
-  fastreid bench index --vectors 1000000 --milvus flat   kinds of indexes against exact search
-  fastreid bench plrm --images 64 --size 256x128         ours against a loop over patches
+  tools/run python tools/bench agsynth                                 images a second
+  tools/run python tools/bench evaluation                              ours against fast-reid's, 3,000 x 50,000 x 768
+  tools/run python tools/bench evaluation --queries 500 --gallery 5000
+  tools/run python tools/bench visa --model small --batch 8            ours against the equations as printed
+  tools/run python tools/bench svpr --batch 16                         text cached against computed for every image
+  tools/run python tools/bench hrmoe --batch 16 --top-k 2              experts of a view against all on all tokens
+  tools/run python tools/bench index --vectors 1000000 --milvus flat   kinds of indexes against exact search
+  tools/run python tools/bench plrm --images 64 --size 256x128         ours against a loop over patches
 """
 
 
-def add_to(subparsers: argparse._SubParsersAction) -> None:
-    """Add the command and what it measures."""
-    parser = subparsers.add_parser(
-        "bench",
-        help="measure speed and memory",
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of all benchmarks."""
+    parser = OneLineParser(
+        prog="tools/bench",
         description="Measure speed and memory on this machine, ours beside what it is compared with.",
         epilog=EXAMPLES,
     )
     what = parser.add_subparsers(metavar="WHAT", required=True)
     for add in (_add_agsynth, _add_evaluation, _add_visa, _add_svpr, _add_hrmoe, _add_index, _add_plrm):
         add(what)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one benchmark and return the exit code."""
+    try:
+        args = build_parser().parse_args(argv)
+        args.run(args)
+    except InputError as error:
+        print(f"tools/bench: error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _add_agsynth(what: argparse._SubParsersAction) -> None:
@@ -163,32 +178,32 @@ def _agsynth(args: argparse.Namespace) -> None:
 
 
 def _evaluation(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.fastreid.bench_evaluation import bench_evaluation
+    from bench.evaluation import bench_evaluation
 
     arguments.require_counts(args, "queries", "gallery", "width", "python_queries")
     _say(bench_evaluation(args.queries, args.gallery, args.width, args.python_queries))
 
 
 def _visa(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.fastreid.bench_visa import bench_visa
+    from bench.visa import bench_visa
 
     _say(bench_visa(args.model, args.variant, args.batch, args.size, args.repeats))
 
 
 def _svpr(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.fastreid.bench_svpr import bench_svpr
+    from bench.svpr import bench_svpr
 
     _say(bench_svpr(args.model, args.variant, args.batch, args.size, args.repeats))
 
 
 def _hrmoe(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.fastreid.bench_hrmoe import bench_hrmoe
+    from bench.hrmoe import bench_hrmoe
 
     _say(bench_hrmoe(args.model, args.top_k, args.batch, args.size, args.repeats))
 
 
 def _plrm(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.fastreid.bench_plrm import bench_plrm
+    from bench.plrm import bench_plrm
 
     _say(bench_plrm(args.images, args.size, args.repeats))
 
@@ -196,9 +211,14 @@ def _plrm(args: argparse.Namespace) -> None:
 def _index(args: argparse.Namespace) -> None:
     from tabulate import tabulate
 
-    from agreid_plugin.evaluation.index.bench import Setting, bench, table
+    from bench.index import Setting, bench, table
 
     arguments.require_counts(args, "vectors", "width", "queries", "threads")
     setting = Setting(args.vectors, args.width, args.queries, args.threads)
     rows = bench(setting, args.kinds, args.milvus, args.folder, tell=lambda line: print(line, flush=True))
     print(tabulate(table(rows), headers="keys", tablefmt="github", disable_numparse=True))
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])  # so that this folder is the package `bench`
+    sys.exit(main())

@@ -14,7 +14,13 @@ from torch import Tensor
 
 from agreid_plugin.errors import require_known
 from agreid_plugin.evaluation.processes import in_process
-from agreid_plugin.hosts.fastreid.measuring import (
+from agreid_plugin.hosts.fastreid.operations import counting
+from agreid_plugin.methods.tag_clip import TAGCLIP, HRMoEBlock
+from agreid_plugin.methods.tag_clip.literal import run_densely
+from agreid_plugin.nn.clip import EOT, SOT
+from agreid_plugin.nn.clip_build import build_clip
+from agreid_plugin.types import Batch, View
+from bench.measuring import (
     CLIP_MODELS,
     DRAWS,
     Measurement,
@@ -23,12 +29,6 @@ from agreid_plugin.hosts.fastreid.measuring import (
     table,
     training_step,
 )
-from agreid_plugin.hosts.fastreid.operations import counting
-from agreid_plugin.methods.tag_clip import TAGCLIP, HRMoEBlock
-from agreid_plugin.methods.tag_clip.literal import run_densely
-from agreid_plugin.nn.clip import EOT, SOT
-from agreid_plugin.nn.clip_build import build_clip
-from agreid_plugin.types import Batch, View
 
 IDENTITIES, TEXT_LENGTH = 4840, 77  # as on TAG-PEDES
 WORDS = 40  # of a caption, in tokens

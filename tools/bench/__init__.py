@@ -1,0 +1,1 @@
+"""Benchmarks: ours beside what it is compared with, on this machine."""
