@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from bench.__main__ import main as benchmarks
 from market import make_market
 from quicker import format_once, import_hosts_once, leave_imports_alone
 from small_mmengine_config import write_config
@@ -129,18 +128,6 @@ def fastreid_command(capfd):
 
     yield run
     logging.getLogger("fastreid").handlers.clear()
-
-
-@pytest.fixture
-def bench(capsys):
-    """Run a benchmark in this process."""
-
-    def run(*argv: object) -> Outcome:
-        code = benchmarks([str(argument) for argument in argv])
-        out, err = capsys.readouterr()
-        return Outcome(code, out, err)
-
-    return run
 
 
 @pytest.fixture(scope="session")

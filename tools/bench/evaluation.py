@@ -1,4 +1,4 @@
-"""Our evaluator against fast-reid's on the same random features: time and peak memory, each in its own process."""
+"""Our evaluator against fast-reid's compiled ranking, and all protocols of CARGO against one matrix product."""
 
 from __future__ import annotations
 
@@ -8,161 +8,118 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fastreid.evaluation
 import numpy as np
 import torch
-from fastreid.evaluation.rank import eval_market1501
 from fastreid.utils.compute_dist import build_dist
-from tabulate import tabulate
+from torch import Tensor
 
+from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.protocols import Meta, Protocol
-from agreid_plugin.evaluation import Distances, evaluate, evaluate_distances
-from agreid_plugin.evaluation.processes import in_process, peak_memory
-from agreid_plugin.types import UNKNOWN
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import FeatureSet, evaluate, evaluate_all
+from agreid_plugin.types import Record, View
+from bench.rivals import Ways, compare
 
 RULE = Protocol("random", "ALL", hide=("same_camera_same_id",))
-IMAGES_PER_IDENTITY, CAMERAS = 20, 6
+IMAGES_PER_IDENTITY, AERIAL, CAMERAS = 20, 5, 13  # CARGO's first 5 cameras fly
 MAX_RANK = 50
 
 
 @dataclass(frozen=True)
-class Setting:
-    """How much to rank."""
+class Sizes:
+    """How much to rank, and the file of fast-reid's compiled ranking."""
 
     queries: int
     gallery: int
     width: int
+    compiled: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.queries:,} queries x {self.gallery:,} gallery images x {self.width:,}"
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What one evaluator took, beyond the features."""
-
-    name: str
-    queries: int
-    ranking: float  # seconds, distances given
-    whole: float  # seconds, with distances
-    peak: float  # megabytes
-    mean_ap: float
+def bench_evaluation(sizes: Sizes, rounds: int) -> Iterator[str]:
+    """Measure one protocol and yield lines to print, the table last."""
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = replace(sizes, compiled=build_cython(folder))
+        rival = "fast-reid's own distances and compiled Cython ranking, and the matrix product only"
+        yield from compare({"distances and ranking": _ranking}, sizes, rounds, rival)
 
 
-class _Given(Distances):
-    """Distances that are all in memory, so that the ranking alone is timed."""
-
-    name = "given"
-
-    def __init__(self, matrix: np.ndarray):
-        self._matrix, self.shape = matrix, matrix.shape
-
-    def rows(self, index: np.ndarray) -> np.ndarray:
-        return self._matrix[index]
-
-
-def _data(setting: Setting) -> tuple[np.ndarray, np.ndarray, Meta, Meta]:
-    identities = max(setting.gallery // IMAGES_PER_IDENTITY, 1)
-
-    def side(seed: int, count: int) -> tuple[np.ndarray, Meta]:
-        # A stream for each column: fewer queries are then the first of many.
-        streams = np.random.default_rng(seed).spawn(3)
-        features = streams[0].standard_normal((count, setting.width), dtype=np.float32)
-        pids, cameras = streams[1].integers(0, identities, count), streams[2].integers(0, CAMERAS, count)
-        return features, Meta(pids, cameras, np.full(count, UNKNOWN), np.full(count, UNKNOWN))
-
-    (query, query_meta), (gallery, gallery_meta) = side(0, setting.queries), side(1, setting.gallery)
-    return query, gallery, query_meta, gallery_meta
-
-
-def _ours(setting: Setting) -> Measurement:
-    query, gallery, *metas = _data(setting)
-    before = peak_memory()
-    whole, metrics = _timed(lambda: evaluate(query, gallery, *metas, RULE))
-    peak = peak_memory() - before
-    matrix = _distances(query, gallery)
-    ranking, _ = _timed(lambda: evaluate_distances(_Given(matrix), *metas, RULE))
-    return Measurement("ours", setting.queries, ranking, whole, peak, metrics["mAP"] / 100)
-
-
-def _theirs(setting: Setting, name: str, rank: Callable) -> Measurement:
-    query, gallery, query_meta, gallery_meta = _data(setting)
-    before = peak_memory()
-    start = time.perf_counter()
-    matrix = _distances(query, gallery)
-    labels = (query_meta.pid, gallery_meta.pid, query_meta.camera, gallery_meta.camera)
-    ranking, (_, precision, _) = _timed(lambda: rank(matrix, *labels, MAX_RANK))
-    whole = time.perf_counter() - start
-    return Measurement(name, setting.queries, ranking, whole, peak_memory() - before, float(np.mean(precision)))
-
-
-def _python(setting: Setting) -> Measurement:
-    return _theirs(setting, "fast-reid, Python", eval_market1501)
-
-
-def _cython(setting: Setting, folder: str) -> Measurement:
-    sys.path.insert(0, folder)
-    evaluate_cy = importlib.import_module("rank_cy").evaluate_cy
-    return _theirs(setting, "fast-reid, Cython", lambda *arguments: evaluate_cy(*arguments, False))
-
-
-def _distances(query: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    return build_dist(torch.from_numpy(query), torch.from_numpy(gallery), "cosine")
-
-
-def _timed(function: Callable) -> tuple[float, object]:
-    start = time.perf_counter()
-    result = function()
-    return time.perf_counter() - start, result
+def bench_protocols(sizes: Sizes, rounds: int) -> Iterator[str]:
+    """Measure all protocols of CARGO and yield lines to print, the table last."""
+    rival = "the one matrix product, listed first, that holds the distances of all protocols"
+    return compare({"protocols of CARGO": _protocols}, sizes, rounds, rival)
 
 
 def build_cython(folder: str) -> str:
-    """Build the host's Cython ranking in `folder`; returns why not, or nothing."""
+    """Compile fast-reid's Cython ranking, which it ships as source, in `folder`; returns the file."""
     if importlib.util.find_spec("Cython") is None:
-        return "Cython is not installed"
-    source = Path(fastreid.evaluation.__file__).parent / "rank_cylib" / "rank_cy.pyx"
-    shutil.copy(source, folder)
+        raise InputError("fast-reid's ranking cannot be compiled, as Cython is not installed: pip install cython")
+    shutil.copy(Path(fastreid.evaluation.__file__).parent / "rank_cylib" / "rank_cy.pyx", folder)
     command = [sys.executable, "-m", "Cython.Build.Cythonize", "--inplace", "rank_cy.pyx"]
     environment = {**os.environ, "CFLAGS": f"-I{np.get_include()} -w"}
     built = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    return "" if built.returncode == 0 else f"the build failed: {built.stderr.strip().splitlines()[-1]}"
+    if built.returncode:
+        raise InputError(f"fast-reid's ranking cannot be compiled: {built.stderr.strip().splitlines()[-1]}")
+    return next(str(path) for path in Path(folder).glob("rank_cy.*") if path.suffix in (".so", ".pyd"))
 
 
-def bench_evaluation(queries: int, gallery: int, width: int, python_queries: int) -> Iterator[str]:
-    """Measure and yield lines to print, the table last."""
-    setting = Setting(queries, gallery, width)
-    few = Setting(min(python_queries, queries), gallery, width)
-    yield f"{queries:,} queries x {gallery:,} gallery images x {width}, {torch.get_num_threads()} threads"
-    found = [in_process(_ours, setting)]
-    with tempfile.TemporaryDirectory() as folder:
-        reason = build_cython(folder)
-        if reason:
-            yield f"fast-reid, Cython: not measured, {reason}"
-        else:
-            found.append(in_process(_cython, setting, folder))
-    found.append(in_process(_python, few))
-    yield _table(found)
+def _records(sizes: Sizes) -> list[Record]:
+    """Draw queries, then gallery images, from both views."""
+    random, identities = np.random.default_rng(0), max(sizes.gallery // IMAGES_PER_IDENTITY, 1)
+    found = []
+    for split, count in (("query", sizes.queries), ("gallery", sizes.gallery)):
+        pids, cameras = random.integers(0, identities, count), random.integers(0, CAMERAS, count)
+        for number, (pid, camera) in enumerate(zip(pids.tolist(), cameras.tolist(), strict=True)):
+            view = View.AERIAL if camera < AERIAL else View.GROUND
+            found.append(Record(f"{split}/{number}.jpg", pid=pid, camera=camera + 1, view=view, split=split))
+    return found
 
 
-def _table(found: list[Measurement]) -> str:
-    ours = found[0]
-    rows = []
-    for entry in found:
-        share = ours.queries / entry.queries  # the Python loop had fewer queries
-        rows.append(
-            [
-                entry.name,
-                entry.queries,
-                entry.ranking * share,
-                f"{entry.ranking * share / ours.ranking:.1f}x",
-                entry.whole * share,
-                f"{entry.whole * share / ours.whole:.1f}x",
-                entry.peak,
-                100 * entry.mean_ap,
-            ]
-        )
-    head = ["evaluator", "queries", "ranking s", "", "with distances s", "", "peak MB", "mAP"]
-    table = tabulate(rows, head, tablefmt="github", floatfmt=".2f")
-    return f"{table}\nseconds are for all queries, scaled up where fewer were ranked; x: times ours"
+def _features(sizes: Sizes) -> np.ndarray:
+    random = np.random.default_rng(1)
+    return random.standard_normal((sizes.queries + sizes.gallery, sizes.width), dtype=np.float32)
+
+
+def _product(features: np.ndarray, queries: int) -> None:
+    torch.mm(torch.from_numpy(features[:queries]), torch.from_numpy(features[queries:]).T)
+
+
+def _ranking(sizes: Sizes) -> Ways:
+    spec = importlib.util.spec_from_file_location("rank_cy", sizes.compiled)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return make_ranking(sizes, "fast-reid, Cython", module.evaluate_cy)
+
+
+def make_ranking(sizes: Sizes, name: str, rank: Callable) -> Ways:
+    """Return ours, one of fast-reid's, each giving mAP, and the matrix product."""
+    features, records, queries = _features(sizes), _records(sizes), sizes.queries
+    query, gallery = features[:queries], features[queries:]
+    metas = Meta.of(records[:queries]), Meta.of(records[queries:])
+    labels = [meta.pid for meta in metas] + [meta.camera for meta in metas]
+
+    def ours() -> Tensor:
+        return torch.tensor(evaluate(query, gallery, *metas, RULE)["mAP"] / 100)
+
+    def theirs() -> Tensor:
+        distances = build_dist(torch.from_numpy(query), torch.from_numpy(gallery), "cosine")
+        return torch.tensor(float(np.mean(rank(distances, *labels, MAX_RANK)[1])))
+
+    return {"ours": ours, name: theirs, "matrix product": lambda: _product(features, queries)}
+
+
+def _protocols(sizes: Sizes) -> Ways:
+    features, records = _features(sizes), tuple(_records(sizes))
+    found = FeatureSet(Dataset("CARGO", "", records), records, (features,))
+
+    def evaluated() -> None:
+        evaluate_all(found)
+
+    return {"matrix product": lambda: _product(features, sizes.queries), "all protocols": evaluated}

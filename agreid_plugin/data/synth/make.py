@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -141,16 +140,6 @@ def _replace(target: Path, draft: Path) -> None:
         old.unlink()
     else:
         shutil.rmtree(old)
-
-
-def images_a_second(count: int, size: tuple[int, int], workers: int | None = None) -> float:
-    """Return how fast pictures are made and written here, start of the processes included."""
-    with tempfile.TemporaryDirectory() as folder:
-        frames = plan(0, max(count // 12, LEAST_IDS), 12)[:count]
-        jobs = [_Job(0, frame, size, f"{folder}/{number}.jpg") for number, frame in enumerate(frames)]
-        start = time.perf_counter()
-        made = sum(1 for _ in _run(jobs, workers))
-        return made / (time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
