@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from bench.__main__ import build_parser as build_benchmarks
 from pages import ROOT, Block, blocks
 
 from agreid_plugin.cli.main import build_parser
@@ -107,6 +108,8 @@ def test_commands_are_ones_that_the_program_takes(page):
         program, *arguments = words
         if program == "fastreid":
             check(page, arguments)
+        elif words[:2] == ["python", "tools/bench"]:
+            build_benchmarks().parse_args(words[2:])
         elif program.startswith(OF_REPOSITORY):
             assert (ROOT / program).exists(), f"{page}: {program} does not exist"
         else:
