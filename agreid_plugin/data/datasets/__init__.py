@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from agreid_plugin.data.datasets import (
     text_sets,
 )
 from agreid_plugin.data.datasets.files import MOST_LABEL, shown
+from agreid_plugin.data.datasets.kinds import Kinds
 from agreid_plugin.data.datasets.tree import Sides, Tree, plain
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import Record
@@ -148,6 +150,11 @@ class Dataset:
         """The splits that have images, train first."""
         present = {record.split for record in self.records}
         return tuple(name for name in own.SPLITS if name in present)
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """The kinds of its images, by which protocols choose their sides."""
+        return Kinds(self.records)
 
     @property
     def schema(self) -> AttributeSchema:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from agreid_plugin.data.datasets import DATASETS, Dataset, Source, dataset_name
 from agreid_plugin.data.datasets.tree import plain
 from agreid_plugin.data.protocols.hiding import RULES, Meta, hides, mask
 from agreid_plugin.data.protocols.matching import unmatched
-from agreid_plugin.data.protocols.reading import Filter, Protocol, passes, property_of, read_protocols
+from agreid_plugin.data.protocols.reading import Protocol, read_protocols
+from agreid_plugin.data.protocols.selection import Selection, select
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import UNKNOWN, Record
 
@@ -43,21 +43,6 @@ THREE_TASKS = {
 }
 # Cameras that no camera has, one a side: in an evaluator hiding same identity and camera they hide nothing.
 NOWHERE = {"query": -2, "gallery": -3}
-
-
-@dataclass(frozen=True)
-class Selection:
-    """A protocol's two sides in one dataset.
-
-    Attributes:
-        query: the query images; in a text protocol each of their captions is a query.
-        gallery: the gallery images.
-        notes: what the user should know: a list that was missing, rules that hide nothing, queries left out.
-    """
-
-    query: list[Record]
-    gallery: list[Record]
-    notes: tuple[str, ...] = ()
 
 
 def add_dataset(name: str, source: Source, path: str | Path) -> None:
@@ -122,25 +107,6 @@ def protocol(dataset: str, name: str = "") -> Protocol:
     raise unknown(f"{dataset_name(dataset)} protocol", name, known)
 
 
-def select(protocol: Protocol, dataset: Dataset) -> Selection:
-    """Return the query and gallery records of a protocol; an empty side is refused with the reason."""
-    notes = []
-    if protocol.list_file in dataset.lists:
-        sides = dataset.lists[protocol.list_file]
-        query, gallery = list(sides.query), list(sides.gallery)
-    elif protocol.list_file and not protocol.query:
-        raise InputError(f"{protocol}: the list file {protocol.list_file} is not under {dataset.root}")
-    else:
-        if protocol.list_file:
-            notes.append(f"{protocol}: {protocol.list_file} not found, sides made from file names")
-        query = _side(protocol, dataset, "query", protocol.query)
-        gallery = _side(protocol, dataset, "gallery", protocol.gallery)
-    if protocol.restrict:
-        query, left_out = _in_gallery(protocol, query, gallery)
-        notes += left_out
-    return Selection(query, gallery, (*notes, *_idle_rules(protocol, query, gallery)))
-
-
 def usable(dataset: Dataset) -> tuple[dict[str, Protocol], dict[str, str]]:
     """Return the protocols that this copy of a dataset allows, and for the others the reason why not."""
     allowed, refused = {}, {}
@@ -191,40 +157,3 @@ def host_camera(protocol: Protocol, record: Record) -> int | None:
     if protocol.hide == ("same_view_same_id",) and record.view is not None:
         return int(record.view)
     return NOWHERE.get(record.split, record.camera)
-
-
-def _side(protocol: Protocol, dataset: Dataset, side: str, wanted: Filter) -> list[Record]:
-    split = side if protocol.kind == "image" else "test"
-    candidates = dataset.split(split)
-    if protocol.kind == "text" and side == "query":
-        candidates = [record for record in candidates if record.captions]
-    chosen = [record for record in candidates if passes(record, wanted)]
-    if not candidates:
-        what = "images" if protocol.kind == "image" else "images with captions"
-        raise InputError(f"{protocol}: no {split} {what} under {dataset.root}")
-    if not chosen:
-        asked = ", ".join(f"{name} {' or '.join(values)}" for name, values in wanted.items())
-        found = {name: sorted({property_of(r, name) or "unknown" for r in candidates}) for name in wanted}
-        seen = "; ".join(f"{name} is {', '.join(values)}" for name, values in found.items())
-        raise InputError(f"{protocol}: none of the {len(candidates)} {split} images has {asked} ({seen})")
-    return chosen
-
-
-def _in_gallery(protocol: Protocol, query: list[Record], gallery: list[Record]) -> tuple[list[Record], list[str]]:
-    pids = {record.pid for record in gallery}
-    kept = [record for record in query if record.pid in pids]
-    if not kept:
-        raise InputError(f"{protocol}: none of the {len(query)} queries' identities is in the gallery")
-    left_out = len(query) - len(kept)
-    return kept, [f"{protocol}: {left_out} queries left out, identity not in the gallery"] if left_out else []
-
-
-def _idle_rules(protocol: Protocol, query: list[Record], gallery: list[Record]) -> list[str]:
-    """Say which rules cannot hide anything because one side does not know what they compare."""
-    sides = Meta.of(query), Meta.of(gallery)
-    notes = []
-    for rule in protocol.hide:
-        what = rule.split("_")[1]
-        if any((getattr(side, what) == UNKNOWN).all() for side in sides):
-            notes.append(f"{protocol}: no {what} is known, so {rule} hides nothing")
-    return notes

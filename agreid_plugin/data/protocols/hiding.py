@@ -34,8 +34,16 @@ class Meta:
     @classmethod
     def of(cls, records: Iterable[Record]) -> Meta:
         """Collect the numbers of some records."""
-        rows = [(r.pid, r.camera, view_label(r.view), _time(r)) for r in records]
-        return cls(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
+        records = list(records)
+        words = [record.tags.get("time", "") for record in records]
+        times = {word: _time(word) for word in set(words)}
+        columns = (
+            [record.pid for record in records],
+            [record.camera for record in records],
+            [view_label(record.view) for record in records],
+            [times[word] for word in words],
+        )
+        return cls(*(np.array(column, dtype=np.int64) for column in columns))
 
     def __len__(self) -> int:
         return len(self.pid)
@@ -44,8 +52,7 @@ class Meta:
         return Meta(self.pid[index], self.camera[index], self.view[index], self.time[index])
 
 
-def _time(record: Record) -> int:
-    word = record.tags.get("time", "")
+def _time(word: str) -> int:
     # The same word has to be the same number in every list of records, so it cannot be a place in one of them.
     return int.from_bytes(blake2b(word.encode(), digest_size=7).digest(), "big") if word else UNKNOWN
 

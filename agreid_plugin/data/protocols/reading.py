@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agreid_plugin.data.datasets.files import shown
+from agreid_plugin.data.datasets.kinds import TAGS
 from agreid_plugin.data.protocols.hiding import RULES
 from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, unknown
@@ -16,7 +17,7 @@ from agreid_plugin.types import UNKNOWN, Record, View, view_word
 
 KINDS = ("image", "text")
 RESTRICTIONS = ("", "query_in_gallery")
-FILTERS = ("view", "platform", "camera", "time", "scene", "source")
+FILTERS = ("view", "platform", "camera", *TAGS)
 
 Filter = Mapping[str, tuple[str, ...]]
 
