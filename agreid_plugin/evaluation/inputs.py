@@ -17,7 +17,6 @@ from agreid_plugin.errors import InputError
 FeatureArray: TypeAlias = np.ndarray | Tensor
 Paths: TypeAlias = tuple[Sequence[str] | None, Sequence[str] | None]
 
-ROWS = 4096  # rows looked at together
 SHOWN = 3  # images spelled out in a complaint about many
 
 
@@ -54,11 +53,8 @@ def check_lengths(side: str, images: int, **others: int) -> None:
 
 def _refuse_bad_numbers(features: Tensor, side: str, paths: Sequence[str] | None) -> None:
     # The squared length is not finite either if it does not fit float32, and no distance could be made of it.
-    bad = [
-        start + row
-        for start in range(0, len(features), ROWS)
-        for row in (~features[start : start + ROWS].square().sum(dim=1).isfinite()).nonzero()[:, 0].tolist()
-    ]
+    squares = torch.linalg.vector_norm(features, dim=1).square()
+    bad = (~squares.isfinite()).nonzero()[:, 0].tolist()
     if bad:
         names = [str(paths[row]) if paths is not None else f"row {row}" for row in bad[:SHOWN]]
         more = ", ..." if len(bad) > SHOWN else ""
