@@ -14,8 +14,9 @@ from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistanc
 from agreid_plugin.evaluation.expansion import expand
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import Metrics
-from agreid_plugin.evaluation.one_pass import distances_of, evaluate_all, metas
+from agreid_plugin.evaluation.one_pass import evaluate_all
 from agreid_plugin.evaluation.reranking import rerank
+from agreid_plugin.evaluation.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -65,17 +66,19 @@ class Comparison:
         protocols = list(protocols)
         for each in protocols:
             self.check(each)
-        return list(evaluate_all(features, protocols, distances=self.distances, memory=self.memory).values())
+        made = self.distances if self.rerank or self.expansion else None
+        return list(evaluate_all(features, protocols, metric=self.metric, distances=made, memory=self.memory).values())
 
     def thresholds(self, features: FeatureSet, protocol: Protocol) -> Calibration:
         """Choose same-person thresholds under a protocol."""
-        made, known = self.between(features, protocol), metas(features, protocol)
-        return calibrate_distances(made, *known, protocol, memory=self.memory, views=features.views)
-
-    def between(self, features: FeatureSet, protocol: Protocol) -> Distances:
-        """Return the distances between a protocol's queries and its gallery, those that `compute` goes by."""
         self.check(protocol)
-        return distances_of(features, protocol, self.distances)
+        task = Task.choose(features, protocol)
+        return calibrate_distances(self.between(task), *task.metas, protocol, memory=self.memory, views=features.views)
+
+    def between(self, task: Task) -> Distances:
+        """Return the distances between a protocol's queries and its gallery, those that `compute` goes by."""
+        pairs = task.pairs()
+        return FeatureDistances(pairs) if task.protocol.kind == "text" else self.distances(*pairs[0])
 
     def distances(self, query: np.ndarray, gallery: np.ndarray) -> Distances:
         """Return the distances between two sides' features, (Q, D) and (G, D)."""

@@ -63,14 +63,12 @@ class FeatureSet:
     def rows(self, records: Iterable[Record]) -> np.ndarray:
         """Return the rows of some records in `images`."""
         records = list(records)
-        missing = [record.path for record in records if record.path not in self._places]
-        if missing:
-            raise InputError(f"{len(missing)} of {len(records)} images have no feature, first {missing[0]}")
-        return np.array([self._places[record.path] for record in records], dtype=np.int64)
-
-    def covers(self, records: Iterable[Record]) -> bool:
-        """Tell whether all of some records have a feature."""
-        return all(record.path in self._places for record in records)
+        rows = np.array([self._places.get(record.path, -1) for record in records], dtype=np.int64)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            first = records[missing[0]].path
+            raise InputError(f"{len(missing)} of {len(records)} images have no feature, first {first}")
+        return rows
 
     def caption_rows(self, records: Iterable[Record]) -> np.ndarray:
         """Return the rows in `captions` of all captions of some records, one record after the other."""

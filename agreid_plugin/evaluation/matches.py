@@ -6,6 +6,7 @@ Shapes: Q queries, G gallery images, B queries of a block, M visible matches.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -67,6 +68,15 @@ class Matches:
         starts = np.where(rows > 0, self._ends[rows - 1], 0)
         columns = [self._columns[start:end] for start, end in zip(starts, ends, strict=True)]
         return np.repeat(np.arange(len(rows)), ends - starts), np.concatenate([self._columns[:0], *columns])
+
+    def sights(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield queries with a match and the gallery images they see, those that rules for one person hide included."""
+        compared = [getattr(self.query, rule.split("_")[1])[self.rows] for rule in self._strangers.hide]
+        kinds, kind = np.unique(np.stack([np.zeros_like(self.rows), *compared]), axis=1, return_inverse=True)
+        for number in range(kinds.shape[1]):
+            rows = self.rows[kind.ravel() == number]
+            hidden = hidden_mask(self._strangers, self.query[rows[:1]], self.gallery)[0]
+            yield rows, np.flatnonzero(~hidden)
 
     def leave_strangers(self, rows: np.ndarray, distances: np.ndarray) -> np.ndarray:
         """Make (B, G) distances infinite, in place, except those to strangers the queries may see."""

@@ -1,26 +1,26 @@
-"""Every protocol of a dataset from features that were extracted once."""
+"""Every protocol of a dataset from features that were extracted once, and from distances that are computed once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.protocols import Meta, Protocol, select, usable
-from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances
+from agreid_plugin.data.protocols import Meta, Protocol, select
+from agreid_plugin.data.protocols import protocols as known_protocols
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances, blocks
 from agreid_plugin.evaluation.features import FeatureSet
-from agreid_plugin.evaluation.metrics import Metrics
-from agreid_plugin.evaluation.retrieval import evaluate_distances
+from agreid_plugin.evaluation.metrics import Metrics, check_views
+from agreid_plugin.evaluation.retrieval import evaluate_distances, summarize
+from agreid_plugin.evaluation.strangers import Counting, Share, as_slice
+from agreid_plugin.evaluation.tasks import Pairs, Task, feature_pairs
 from agreid_plugin.types import Record
 
 MakeDistances = Callable[[np.ndarray, np.ndarray], Distances]
-
-
-def cosine(query: np.ndarray, gallery: np.ndarray) -> Distances:
-    """Return cosine distances between features."""
-    return FeatureDistances([(query, gallery)])
 
 
 def records_to_extract(dataset: Dataset, protocols: Iterable[Protocol]) -> list[Record]:
@@ -36,7 +36,8 @@ def evaluate_all(
     features: FeatureSet,
     protocols: Sequence[Protocol] | None = None,
     *,
-    distances: MakeDistances = cosine,
+    metric: str = "cosine",
+    distances: MakeDistances | None = None,
     memory: float = MEMORY,
 ) -> dict[str, Metrics]:
     """Evaluate protocols from one set of features.
@@ -44,8 +45,10 @@ def evaluate_all(
     Args:
         features: the dataset's features; image protocols use the first kind, text protocols average all kinds.
         protocols: the protocols; by default `covered`.
-        distances: makes distances from query and gallery features; `rerank`, for example.
-        memory: megabytes to use on top of the features and of the copy of them that one protocol asks for.
+        metric: of image protocols, `cosine` or `euclidean`; what several of them compare is compared once.
+        distances: makes the distances of each image protocol instead, from its query and gallery features; `rerank`,
+            for example.
+        memory: megabytes to use on top of the features and of one copy of them.
 
     Returns:
         Full name of the protocol -> its numbers.
@@ -75,55 +78,28 @@ def evaluate_all(
         CARGO/AG-both   50.0 %, queries: 2, gallery: 3
         CARGO/AG-cross  75.0 %, queries: 2, gallery: 3
     """
-    if protocols is None:
-        protocols = covered(features)
-    return {str(protocol): _evaluate(features, protocol, distances, memory) for protocol in protocols}
+    check_views(features.views)
+    tasks = (
+        _covered_tasks(features) if protocols is None else [Task.choose(features, protocol) for protocol in protocols]
+    )
+    images = [task for task in tasks if task.protocol.kind == "image"]
+    texts = [task for task in tasks if task.protocol.kind == "text"]
+    found = _evaluate_together(texts, "cosine", memory)
+    found |= (
+        _evaluate_together(images, metric, memory) if distances is None else _evaluate_apart(images, distances, memory)
+    )
+    return {str(task.protocol): replace(found[str(task.protocol)], unreadable=features.unreadable) for task in tasks}
 
 
 def covered(features: FeatureSet) -> list[Protocol]:
     """Return the protocols that the dataset allows and of whose images every one has a feature."""
-    return [protocol for protocol in usable(features.dataset)[0].values() if _covers(features, protocol)]
-
-
-def _covers(features: FeatureSet, protocol: Protocol) -> bool:
-    chosen = select(protocol, features.dataset)
-    speaks = protocol.kind == "image" or bool(features.captions)
-    return speaks and features.covers((*chosen.query, *chosen.gallery))
+    return [task.protocol for task in _covered_tasks(features)]
 
 
 def sides(features: FeatureSet, protocol: Protocol) -> tuple[np.ndarray, np.ndarray, Meta, Meta]:
     """Return the first kind of features of a protocol's queries and gallery images, and what is known of both."""
-    query, gallery = _pairs(features, protocol)[0]
-    return query, gallery, *metas(features, protocol)
-
-
-def metas(features: FeatureSet, protocol: Protocol) -> tuple[Meta, Meta]:
-    """Return what is known of a protocol's queries, images or captions, and of its gallery images."""
-    chosen = select(protocol, features.dataset)
-    query = caption_meta(chosen.query) if protocol.kind == "text" else Meta.of(chosen.query)
-    return query, Meta.of(chosen.gallery)
-
-
-def distances_of(features: FeatureSet, protocol: Protocol, make: MakeDistances) -> Distances:
-    """Return the distances that a protocol's numbers are made from.
-
-    Args:
-        features: of the dataset.
-        protocol: the protocol; captions are compared with images by the cosine, the mean over all kinds of features.
-        make: makes the distances of an image protocol from the first kind.
-    """
-    pairs = _pairs(features, protocol)
-    return FeatureDistances(pairs) if protocol.kind == "text" else make(*pairs[0])
-
-
-def _pairs(features: FeatureSet, protocol: Protocol) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the features of queries and gallery: of every kind for a text protocol, else of the first."""
-    chosen = select(protocol, features.dataset)
-    gallery = features.rows(chosen.gallery)
-    if protocol.kind == "image":
-        return [(features.images[0][features.rows(chosen.query)], features.images[0][gallery])]
-    captions = features.caption_rows(chosen.query)
-    return [(text[captions], image[gallery]) for text, image in zip(features.captions, features.images, strict=True)]
+    task = Task.choose(features, protocol)
+    return *task.pairs()[0], *task.metas
 
 
 def caption_meta(records: Iterable[Record]) -> Meta:
@@ -131,7 +107,40 @@ def caption_meta(records: Iterable[Record]) -> Meta:
     return Meta.of(record for record in records for _ in record.captions)
 
 
-def _evaluate(features: FeatureSet, protocol: Protocol, distances: MakeDistances, memory: float) -> Metrics:
-    made, known = distances_of(features, protocol, distances), metas(features, protocol)
-    found = evaluate_distances(made, *known, protocol, memory=memory, views=features.views)
-    return replace(found, unreadable=features.unreadable)
+def _covered_tasks(features: FeatureSet) -> list[Task]:
+    found = []
+    for protocol in known_protocols(features.dataset).values():
+        with suppress(InputError):  # the dataset does not allow it, or not every image has a feature
+            found.append(Task.choose(features, protocol))
+    return found
+
+
+def _evaluate_together(tasks: Sequence[Task], metric: str, memory: float) -> dict[str, Metrics]:
+    """Return the numbers of protocols of one kind by the distances between features."""
+    if not tasks:
+        return {}
+    counting = Counting([Share(task.matches, task.query, task.gallery) for task in tasks])
+    pairs = feature_pairs(tasks[0].features, tasks[0].protocol.kind)
+    for rows, columns in counting.groups():
+        _count(counting, pairs, rows, columns, metric, memory)
+    return {
+        str(task.protocol): summarize(task.matches, strangers, metric, task.features.views)
+        for task, strangers in zip(tasks, counting.strangers(), strict=True)
+    }
+
+
+def _count(counting: Counting, pairs: Pairs, rows: np.ndarray, columns: np.ndarray, metric: str, memory: float) -> None:
+    chosen = [(query[as_slice(rows)], gallery[as_slice(columns)]) for query, gallery in pairs]
+    distances = FeatureDistances(chosen, metric)
+    for block in blocks(np.arange(len(rows)), len(columns), memory):
+        counting.add(distances.rows(block), rows[block], columns)
+
+
+def _evaluate_apart(tasks: Sequence[Task], distances: MakeDistances, memory: float) -> dict[str, Metrics]:
+    """Return the numbers of protocols by distances that are made for each."""
+    return {
+        str(task.protocol): evaluate_distances(
+            distances(*task.pairs()[0]), *task.metas, task.protocol, memory=memory, views=task.features.views
+        )
+        for task in tasks
+    }

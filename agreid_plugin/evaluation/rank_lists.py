@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agreid_plugin.data.protocols import Protocol, hidden_mask, select
+from agreid_plugin.data.protocols import Protocol, hidden_mask
 from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.evaluation.comparison import Comparison
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import PerQuery
-from agreid_plugin.evaluation.one_pass import metas
+from agreid_plugin.evaluation.tasks import Task
 from agreid_plugin.types import Record
 
 CHOICES = ("even", "worst", "best", "random")
@@ -91,17 +91,18 @@ def rank_lists(
     """
     if top < 1:
         raise InputError(f"top={top} should be 1 or more")
-    chosen = select(protocol, features.dataset)
-    queries = _queries(protocol, chosen.query)
-    query_meta, gallery_meta = metas(features, protocol)
+    comparison.check(protocol)
+    task = Task.choose(features, protocol)
+    queries, gallery = _queries(protocol, task.selection.query), task.selection.gallery
+    query_meta, gallery_meta = task.metas
     wanted = np.asarray(rows, dtype=np.int64)
-    distances = comparison.between(features, protocol).rows(wanted)
+    distances = comparison.between(task).rows(wanted)
     hidden = hidden_mask(protocol, query_meta[wanted], gallery_meta)
     found = []
     for row, far, out in zip(wanted.tolist(), distances, hidden, strict=True):
         right = gallery_meta.pid == query_meta.pid[row]
         order = [place for place in np.lexsort((right, far)) if not out[place]]
-        listed = [Listed(n, chosen.gallery[p], float(far[p]), bool(right[p])) for n, p in enumerate(order[:top], 1)]
+        listed = [Listed(n, gallery[p], float(far[p]), bool(right[p])) for n, p in enumerate(order[:top], 1)]
         first = next((rank for rank, place in enumerate(order, 1) if right[place]), None)
         query, caption = queries[row]
         found.append(RankList(str(protocol), row, query, tuple(listed), first, caption))

@@ -16,7 +16,8 @@ from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistanc
 from agreid_plugin.evaluation.inputs import FeatureArray, Paths
 from agreid_plugin.evaluation.matches import Matches
 from agreid_plugin.evaluation.metrics import Metrics, Part, PerQuery, check_views, means, parts
-from agreid_plugin.evaluation.ranking import Scores, count_within, score
+from agreid_plugin.evaluation.ranking import Scores, score
+from agreid_plugin.evaluation.strangers import Counting, Share, Strangers
 
 
 def evaluate(
@@ -108,42 +109,37 @@ def evaluate_distances(
     check_views(views)
     matches = Matches(protocol, query_meta, gallery_meta)
     matches.require(distances.shape)
-    rows, columns, strangers = count_strangers(distances, matches, memory)
-    per_query = _per_query(score(rows, strangers), query_meta)
+    counting = Counting([Share(matches, np.arange(len(query_meta)), np.arange(len(gallery_meta)))])
+    for rows in blocks(matches.rows, len(gallery_meta), memory):
+        counting.add(distances.rows(rows), rows, np.arange(len(gallery_meta)))
+    return summarize(matches, counting.strangers()[0], distances.name, views)
+
+
+def summarize(matches: Matches, counted: Strangers, distance: str, views: str = "") -> Metrics:
+    """Return a protocol's numbers.
+
+    Args:
+        matches: the protocol's visible matches.
+        counted: the strangers before each of them.
+        distance: how images were compared.
+        views: as in `evaluate`.
+    """
+    query, gallery = matches.query, matches.gallery
+    per_query = _per_query(score(counted.query, counted.count), query)
     return Metrics(
-        protocol=str(protocol),
-        source=protocol.source,
+        protocol=str(matches.protocol),
+        source=matches.protocol.source,
         values=means(per_query),
         queries=len(per_query),
         skipped=matches.skipped,
-        gallery=len(gallery_meta),
-        directions=_parts(rows, columns, strangers, query_meta.view, gallery_meta.view, view=True),
-        cameras=_parts(rows, columns, strangers, query_meta.camera, gallery_meta.camera, view=False),
-        distance=distances.name,
+        gallery=len(gallery),
+        directions=_parts(counted, query.view, gallery.view, view=True),
+        cameras=_parts(counted, query.camera, gallery.camera, view=False),
+        distance=distance,
         views=views,
-        fingerprint=_fingerprint(query_meta, gallery_meta),
+        fingerprint=_fingerprint(query, gallery),
         per_query=per_query,
     )
-
-
-def count_strangers(
-    distances: Distances, matches: Matches, memory: float = MEMORY
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return all visible matches, (M,) each: query, gallery image, and the strangers that stand before it."""
-    found = [_count_in_block(distances, matches, rows) for rows in blocks(matches.rows, distances.shape[1], memory)]
-    rows, columns, strangers = (np.concatenate(column) for column in zip(*found, strict=True))
-    return rows, columns, strangers
-
-
-def _count_in_block(
-    distances: Distances, matches: Matches, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    block = distances.rows(rows)
-    places, columns = matches.visible(rows)
-    limits = np.split(block[places, columns], np.searchsorted(places, np.arange(1, len(rows))))
-    strangers = matches.leave_strangers(rows, block)
-    counts = np.concatenate([count_within(*pair) for pair in zip(strangers, limits, strict=True)])
-    return rows[places].astype(np.int32), columns, counts.astype(np.int32)
 
 
 def _per_query(scores: Scores, query: Meta) -> PerQuery:
@@ -151,11 +147,9 @@ def _per_query(scores: Scores, query: Meta) -> PerQuery:
     return PerQuery(scores.group, pids, scores.precision, scores.inverse_penalty, scores.first)
 
 
-def _parts(
-    rows: np.ndarray, columns: np.ndarray, strangers: np.ndarray, query: np.ndarray, gallery: np.ndarray, view: bool
-) -> dict[str, Part]:
-    labels, numbered = np.unique(gallery, return_inverse=True)
-    scores = score(rows * np.int64(len(labels)) + numbered[columns], strangers)
+def _parts(counted: Strangers, query: np.ndarray, gallery: np.ndarray, view: bool) -> dict[str, Part]:
+    labels, numbered = np.unique(gallery[counted.gallery], return_inverse=True)
+    scores = score(counted.query * np.int64(len(labels)) + numbered, counted.count)
     row, label = np.divmod(scores.group, len(labels))
     return parts(scores, query[row], labels[label], view)
 
