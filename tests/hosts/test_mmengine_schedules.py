@@ -123,7 +123,6 @@ def test_a_longer_schedule_is_told_and_holds_from_the_first_iteration(tmp_path, 
     [
         ({"type": "agreid_plugin.WarmupMultiStepLR", "milestones": [3, 3]}, "milestones=.* should increase"),
         ({"type": "agreid_plugin.WarmupCosineLR", "every": "epochs"}, "every 'epochs' unknown .did you mean epoch"),
-        ({"type": "agreid_plugin.WarmupCosineLR", "warmup_iters": 8}, "the cosine has nothing left: of 4 epochs of 2"),
         ({"type": "agreid_plugin.WarmupCosineLR", "warmup_iters": 1, "warmup_epochs": 1}, "not both"),
         ({"type": "agreid_plugin.WarmupCosineLR", "eta_min": 1e-5, "eta_min_ratio": 0.1}, "not both"),
         ({"type": "agreid_plugin.WarmupCosineLR", "warmup_factor": 2}, "warmup_factor=2 should be between 0 and 1"),

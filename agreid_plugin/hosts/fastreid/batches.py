@@ -1,21 +1,17 @@
-"""Whether the training set fills the batches of every process, and the schedule's warm-up leaves epochs."""
+"""Whether the training set fills the batches of every process."""
 
 from __future__ import annotations
 
-import math
-
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import data
-from agreid_plugin.hosts.fastreid.solver import warmup_iterations
-from agreid_plugin.hosts.fastreid.text_data import training_captions
+from agreid_plugin.hosts.fastreid.text_data import learned_items
 
 
 def check_processes(cfg, world_size: int) -> None:
-    """Check that several processes can fill their batches, before any is started; one alone finds out itself."""
-    if world_size > 1:
-        _check_divisible(cfg, world_size)
-        items, _ = training_captions(cfg, *data.training_items(cfg))  # where a caption is an item of its own
-        check_batches(cfg, len(items), len({item[1] for item in items}), world_size)
+    """Check that all processes can fill their batches, before any is started and anything is written."""
+    _check_divisible(cfg, world_size)
+    items = learned_items(cfg, data.training_items(cfg)[0])
+    check_batches(cfg, len(items), len({item[1] for item in items}), world_size)
 
 
 def check_batches(cfg, images: int, identities: int, world_size: int) -> None:
@@ -30,7 +26,6 @@ def check_batches(cfg, images: int, identities: int, world_size: int) -> None:
         raise InputError(f"the training set has {identities} identity; training needs two or more; see DATASETS.NAMES")
     if "Identity" in cfg.DATALOADER.SAMPLER_TRAIN:
         _check_identities(cfg.DATALOADER.SAMPLER_TRAIN, identities, batch, world_size, per_identity)
-    _check_schedule(cfg, images // batch)
 
 
 def _check_divisible(cfg, world_size: int) -> None:
@@ -54,15 +49,4 @@ def _check_identities(sampler: str, identities: int, batch: int, world_size: int
         raise InputError(
             f"{sampler}: a batch of {batch} with {per_identity} images each takes {needed} identities, the training "
             f"set has {identities}; lower SOLVER.IMS_PER_BATCH or raise DATALOADER.NUM_INSTANCE"
-        )
-
-
-def _check_schedule(cfg, iterations_per_epoch: int) -> None:
-    solver, warmup = cfg.SOLVER, warmup_iterations(cfg, iterations_per_epoch)
-    waiting = max(math.ceil(warmup / iterations_per_epoch), solver.DELAY_EPOCHS)
-    if solver.SCHED == "CosineAnnealingLR" and waiting >= solver.MAX_EPOCH:
-        raise InputError(
-            f"the cosine schedule has no epoch left: SOLVER.MAX_EPOCH is {solver.MAX_EPOCH}, but a warm-up of "
-            f"{warmup} iterations at {iterations_per_epoch} an epoch (WARMUP_ITERS, WARMUP_EPOCHS) and DELAY_EPOCHS "
-            f"{solver.DELAY_EPOCHS} take {waiting}"
         )

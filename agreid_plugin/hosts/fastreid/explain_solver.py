@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from agreid_plugin.hosts.fastreid.solver import warmup_iterations
+from agreid_plugin.hosts.fastreid.solver import warmup_iterations, warmup_note
 
 
 def solver_text(cfg, iterations: int) -> str:
@@ -34,10 +34,12 @@ def _schedule(cfg) -> str:
 
 
 def _warmup(cfg, iterations: int) -> str:
-    solver, warmup = cfg.SOLVER, warmup_iterations(cfg, iterations)
-    epochs = solver.WARMUP_EPOCHS
+    solver, warmup, note = cfg.SOLVER, warmup_iterations(cfg, iterations), warmup_note(cfg, iterations)
+    epochs = 0 if note else solver.WARMUP_EPOCHS
     long = f"{epochs} epoch{'s' * (epochs > 1)}" if epochs else f"{warmup} iterations"
-    return f"warm-up {long} from {solver.BASE_LR * solver.WARMUP_FACTOR:g}" if epochs or warmup else "no warm-up"
+    if not epochs and not warmup:
+        return "no warm-up"
+    return f"warm-up {long} from {solver.BASE_LR * solver.WARMUP_FACTOR:g}{note and f' ({note})'}"
 
 
 def _other_decays(cfg) -> str:
@@ -53,8 +55,8 @@ def _last_rate(cfg, iterations: int) -> float:
     if solver.SCHED_STEP == "iteration":
         whole = max(solver.MAX_EPOCH * iterations - max(warmup, solver.DELAY_EPOCHS * iterations), 1)
         return _cosine(cfg, 1 - 1 / whole if iterations else 1.0)
-    warm = solver.WARMUP_EPOCHS or math.ceil(warmup / (iterations or warmup or 1))  # epochs
-    steps = solver.MAX_EPOCH - max(warm, solver.DELAY_EPOCHS + 1)  # that the schedule takes before the last epoch
+    warm = math.ceil(warmup / iterations) if iterations else solver.WARMUP_EPOCHS or int(warmup > 0)  # epochs
+    steps = max(solver.MAX_EPOCH - max(warm, solver.DELAY_EPOCHS + 1), 0)  # of the schedule before the last epoch
     if solver.SCHED == "MultiStepLR":
         return solver.BASE_LR * solver.GAMMA ** sum(step <= steps for step in solver.STEPS)
     return _cosine(cfg, steps / max(solver.MAX_EPOCH - max(warm, solver.DELAY_EPOCHS), 1))

@@ -21,11 +21,12 @@ from agreid_plugin.data.workers import crashes_named
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.evaluation.test_sets import TestSet
+from agreid_plugin.evaluation.test_sets import TestSet, with_validation
 from agreid_plugin.hosts import console, launching
 from agreid_plugin.hosts.fastreid import batches, checks
 from agreid_plugin.hosts.fastreid.agsynth import make_missing
 from agreid_plugin.hosts.fastreid.attributes import with_attributes
+from agreid_plugin.hosts.fastreid.best_metric import check_best_metric
 from agreid_plugin.hosts.fastreid.clip import with_activation
 from agreid_plugin.hosts.fastreid.config import load_config, use_cpu_without_gpu
 from agreid_plugin.hosts.fastreid.datasets import dataset_of
@@ -61,10 +62,21 @@ def train(args: Namespace) -> None:
     with launching.started(args):
         cfg = _configured(args)
         checks.check_config(cfg)
-        launching.claim(Path(cfg.OUTPUT_DIR), args)
         make_missing(cfg)
-        batches.check_processes(cfg, launching.world_size(args))
-        _launch(_train_process, with_activation(with_attributes(cfg)), args)
+        _check_data(cfg, launching.world_size(args))
+        cfg = with_activation(with_attributes(cfg))
+        launching.claim(Path(cfg.OUTPUT_DIR), args)
+        _launch(_train_process, cfg, args)
+
+
+def _check_data(cfg, processes: int) -> None:
+    """Check what the datasets decide, before the run's folder is made."""
+    logging.disable(logging.WARNING)  # the run reads them again, and its log has what is to be said of them
+    try:
+        batches.check_processes(cfg, processes)
+        check_best_metric(cfg, [with_validation(test_set) for test_set in test_sets(cfg)])
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def evaluate(args: Namespace) -> None:

@@ -20,6 +20,7 @@ from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.checkpointing import another_schedule, of_another
 from agreid_plugin.hosts.fastreid.config import Key, declare
 from agreid_plugin.hosts.parameter_names import is_below
+from agreid_plugin.hosts.warmup import fit_warmup, shortening
 
 _logger = logging.getLogger("fastreid.train")
 
@@ -44,6 +45,11 @@ def check_solver(cfg) -> None:
         raise InputError(f"SOLVER.SCHED_STEP iteration is for CosineAnnealingLR, SOLVER.SCHED is {solver.SCHED}")
     if solver.SCHED_STEP == "iteration" and solver.BASE_LR <= 0:
         raise InputError(f"SOLVER.BASE_LR is {solver.BASE_LR:g}, but must be above 0")
+    if solver.SCHED == "CosineAnnealingLR" and solver.DELAY_EPOCHS >= solver.MAX_EPOCH:
+        raise InputError(
+            f"SOLVER.DELAY_EPOCHS is {solver.DELAY_EPOCHS}, SOLVER.MAX_EPOCH {solver.MAX_EPOCH}: the cosine schedule "
+            "has no epoch left; lower DELAY_EPOCHS"
+        )
     fitting = [beta for beta in solver.BETAS if _is_number(beta) and 0 <= beta < 1]
     if solver.BETAS and not len(fitting) == len(solver.BETAS) == 2:
         raise InputError(f"SOLVER.BETAS takes two numbers from 0 to below 1, got {list(solver.BETAS)}")
@@ -82,8 +88,27 @@ def _set_betas(cfg, optimizer: Optimizer) -> None:
 
 
 def warmup_iterations(cfg, iterations_per_epoch: int) -> int:
-    """Return for how many iterations the learning rate warms up, whichever key says it."""
+    """Return for how many iterations the learning rate warms up, whichever key says it, fitted to the run."""
+    warmup, iterations = _asked_warmup(cfg, iterations_per_epoch), cfg.SOLVER.MAX_EPOCH * iterations_per_epoch
+    return fit_warmup(warmup, iterations, _left_by_warmup(cfg, iterations_per_epoch)) if iterations else warmup
+
+
+def warmup_note(cfg, iterations_per_epoch: int) -> str:
+    """Say that the warm-up was shortened to fit into the run; nothing if it was not."""
+    warmup, fitted = _asked_warmup(cfg, iterations_per_epoch), warmup_iterations(cfg, iterations_per_epoch)
+    note = shortening(warmup, fitted, cfg.SOLVER.MAX_EPOCH * iterations_per_epoch)
+    return f"SOLVER.WARMUP_{'EPOCHS' if cfg.SOLVER.WARMUP_EPOCHS else 'ITERS'}: {note}" if note else ""
+
+
+def _asked_warmup(cfg, iterations_per_epoch: int) -> int:
     return cfg.SOLVER.WARMUP_EPOCHS * iterations_per_epoch or cfg.SOLVER.WARMUP_ITERS
+
+
+def _left_by_warmup(cfg, iterations_per_epoch: int) -> int:
+    """Return how many iterations a warm-up has to leave: a cosine needs a step of its own."""
+    if cfg.SOLVER.SCHED != "CosineAnnealingLR":
+        return 0
+    return iterations_per_epoch if cfg.SOLVER.SCHED_STEP == "epoch" else 1
 
 
 def cosine_by_iteration(cfg, optimizer: Optimizer, iters_per_epoch: int) -> dict[str, LRScheduler]:

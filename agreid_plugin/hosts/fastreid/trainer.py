@@ -52,6 +52,9 @@ class Trainer(ResumableTrainer):
         check_best_metric(cfg, self.test_sets)
         super().__init__(cfg)
         self.warmup_iters = solver.warmup_iterations(cfg, self.iters_per_epoch)
+        note = solver.warmup_note(cfg, self.iters_per_epoch)
+        if note:
+            _logger.info(note)
         method = plain(self.model)
         check_training_labels(method, data.labeled(self._trainer.data_loader.dataset.img_items))
         for test_set in self.test_sets:
@@ -88,7 +91,10 @@ class Trainer(ResumableTrainer):
         cfg = changed(cfg, "SOLVER.WARMUP_ITERS", solver.warmup_iterations(cfg, iters_per_epoch))
         if cfg.SOLVER.SCHED_STEP == "iteration":
             return solver.cosine_by_iteration(cfg, optimizer, iters_per_epoch)
-        return super().build_lr_scheduler(cfg, optimizer, iters_per_epoch)
+        schedulers = super().build_lr_scheduler(cfg, optimizer, iters_per_epoch)
+        if cfg.SOLVER.SCHED == "CosineAnnealingLR":  # in a run of one epoch it takes no step, but divides by T_max
+            schedulers["lr_sched"].T_max = max(schedulers["lr_sched"].T_max, 1)
+        return schedulers
 
     @classmethod
     def build_evaluator(cls, cfg, test_set: TestSet):

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+import torch
 from mmengine.config import Config
 from mmengine.registry import Registry
 from mmengine.runner import Runner
 from torch import nn
+from torch.optim import SGD
 
-from agreid_plugin.errors import InputError, did_you_mean, unknown
+from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of, unknown
 from agreid_plugin.hosts.mmengine import registry
 from agreid_plugin.hosts.mmengine.kinds import misfit, require_kinds
+from agreid_plugin.hosts.mmengine.schedules import WarmupLR
 
 Names = list[str] | str | None
 BEYOND_THE_RUNNERS = {
@@ -34,6 +37,9 @@ OF_MODULES = ("activation_checkpointing", "efficient_conv_bn_eval")
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
 OF_LOADERS = {"dataset": dict, "sampler": dict, "batch_sampler": dict, "collate_fn": dict, "worker_init_fn": dict}
 """Parts of a loader that mmengine builds of a dictionary."""
+OF_BUILDING = ("type", "_scope_", "convert_to_iter_based", "by_epoch")
+"""What mmengine takes out of a schedule's dictionary when it builds it."""
+ENDLESS = 10**9
 NOWHERE = (RuntimeError, ImportError, ValueError, TypeError)
 """How mmengine, and Python's imports, say that a dotted name leads nowhere."""
 DEFAULT_CONSTRUCTOR = "DefaultOptimWrapperConstructor"
@@ -62,6 +68,8 @@ def check_values(cfg: Config) -> None:
         kind = found(known, part["type"], cfg)
         if kind is not None:
             require_kinds(where, kind, part)
+        if isinstance(kind, type) and issubclass(kind, WarmupLR):
+            _check_schedule(where, kind, part)
     _check_optimizer(cfg)
 
 
@@ -126,6 +134,17 @@ def _parts(cfg: Config) -> Iterator[tuple[str, Mapping[str, Any], Registry]]:
         several = given if isinstance(given, list | tuple) else [given]
         placed += [(f"{name}.{place}" if several is given else name, part, known) for place, part in enumerate(several)]
     yield from (entry for entry in placed if isinstance(entry[1], Mapping) and "type" in entry[1])
+
+
+def _check_schedule(where: str, kind: type[WarmupLR], part: Mapping[str, Any]) -> None:
+    """Build a schedule of ours for a run that no warm-up is too long for: its length nobody knows yet."""
+    given = {name: value for name, value in part.items() if name not in OF_BUILDING}
+    length = {"epoch_length": 1, "end": ENDLESS} if part.get("convert_to_iter_based") else {}
+    with said_of(where):
+        try:
+            kind(SGD([torch.zeros(1, requires_grad=True)], lr=1.0), **{**given, **length})
+        except TypeError as error:  # an argument that it does not take, or lacks
+            raise InputError(first_line(error)) from None
 
 
 def _check_optimizer(cfg: Config) -> None:

@@ -53,8 +53,8 @@ def train(args: Namespace) -> None:
     """Train as `fastreid train` was asked to."""
     with launching.started(args):
         cfg = _for_training(args)
-        launching.claim(Path(cfg.work_dir), args)
         check_batches(cfg, launching.world_size(args))
+        launching.claim(Path(cfg.work_dir), args)
         launch(_train_process, args, cfg)
 
 

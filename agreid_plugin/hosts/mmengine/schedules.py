@@ -18,6 +18,7 @@ from mmengine.optim import _ParamScheduler
 from agreid_plugin.errors import InputError, require_within, unknown
 from agreid_plugin.hosts.checkpointing import another_schedule
 from agreid_plugin.hosts.mmengine.registry import PARAM_SCHEDULERS
+from agreid_plugin.hosts.warmup import fit_warmup, shortening
 from agreid_plugin.nn.sizes import whole
 
 EVERY = ("epoch", "iteration")
@@ -66,7 +67,7 @@ class WarmupLR(_ParamScheduler):
         self.epoch_length, self.epochs = epoch_length, end
         warmup_iters = whole("warmup_iters", warmup_iters, least=0)
         warmup_epochs = require_within("warmup_epochs", warmup_epochs, 0, math.inf)
-        self.warmup = int(warmup_iters or warmup_epochs * epoch_length)
+        self.warmup = self._fitted(int(warmup_iters or warmup_epochs * epoch_length))
         self.warmup_factor = require_within("warmup_factor", warmup_factor, 0, 1)
         self.prepare()
         super().__init__(optimizer, "lr", 0, end * epoch_length, last_step, by_epoch=False, verbose=verbose)
@@ -75,6 +76,18 @@ class WarmupLR(_ParamScheduler):
     def build_iter_from_epoch(cls, *args: Any, by_epoch: bool = True, **kwargs: Any) -> WarmupLR:  # noqa: ARG003
         """Build it with what mmengine knows of the run."""
         return cls(*args, **kwargs)
+
+    def _fitted(self, warmup: int) -> int:
+        iterations = self.epochs * self.epoch_length
+        fitted = fit_warmup(warmup, iterations, self.left_by_warmup())
+        note = shortening(warmup, fitted, iterations)
+        if note:
+            print_log(f"{type(self).__name__}: {note}", "current")
+        return fitted
+
+    def left_by_warmup(self) -> int:
+        """Return how many iterations a warm-up has to leave."""
+        return 0
 
     def prepare(self) -> None:
         """Make ready what comes after warm-up, once the lengths are known."""
@@ -165,15 +178,14 @@ class WarmupCosineLR(WarmupLR):
         self.eta_min, self.eta_min_ratio, self.every = eta_min or 0.0, eta_min_ratio, every
         super().__init__(*args, **kwargs)
 
+    def left_by_warmup(self) -> int:
+        """Return how many iterations a warm-up has to leave: a step of the cosine's own."""
+        return self.epoch_length if self.every == "epoch" else 1
+
     def prepare(self) -> None:
-        """Count K, which must be 1 at least."""
-        self.length = self.epoch_length if self.every == "epoch" else 1
-        self.whole = self.epochs * self.epoch_length // self.length - math.ceil(self.warmup / self.length)
-        if self.whole < 1:
-            raise InputError(
-                f"the cosine has nothing left: of {self.epochs} epochs of {self.epoch_length} iterations {self.warmup} "
-                "iterations are warm-up; lower warmup_iters or warmup_epochs, or raise train_cfg.max_epochs"
-            )
+        """Count K, 1 at least: in a run of one epoch the cosine takes no step."""
+        self.length = self.left_by_warmup()
+        self.whole = max(self.epochs * self.epoch_length // self.length - math.ceil(self.warmup / self.length), 1)
 
     def rate_after(self, base: float, step: int) -> float:
         """Return the rate at a step, see the class."""
