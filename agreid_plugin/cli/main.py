@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from agreid_plugin import __version__
 from agreid_plugin.cli import (
     ablate,
-    compare,
     convert,
     data,
     doctor,
@@ -33,7 +32,7 @@ from agreid_plugin.hosts import input_error_in
 from agreid_plugin.trust import trust
 
 COMMANDS = (
-    *(runs, replay, extract, index, search, visualize, export, explain, ablate, report, compare, convert, data),
+    *(runs, replay, extract, index, search, visualize, export, explain, ablate, report, convert, data),
     *(listing, doctor),
 )
 """Modules that each add their sub-commands with `add_to(subparsers)`."""

@@ -10,7 +10,14 @@ from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery
 from agreid_plugin.evaluation.one_pass import caption_meta, covered, evaluate_all, records_to_extract, sides
 from agreid_plugin.evaluation.ranking import Ranking, rank
 from agreid_plugin.evaluation.reranking import rerank
-from agreid_plugin.evaluation.results import as_results, comparison_table, load_results, save_results, table
+from agreid_plugin.evaluation.results import (
+    as_results,
+    comparison_table,
+    load_results,
+    save_results,
+    short_table,
+    table,
+)
 from agreid_plugin.evaluation.retrieval import evaluate, evaluate_distances, evaluate_text
 from agreid_plugin.evaluation.roc import Direction, OperatingPoint
 
@@ -48,6 +55,7 @@ __all__ = [
     "rerank",
     "save_features",
     "save_results",
+    "short_table",
     "sides",
     "table",
 ]

@@ -20,16 +20,23 @@ COUNTED = {"queries": "queries", "gallery": "gallery images"}
 
 
 def beside_paper(paper: Paper, results: Sequence[Metrics], card: Mapping[str, Any] | None = None) -> str:
-    """Return a run's numbers beside a paper's as text.
+    """Return a run's numbers beside a paper's as text; those on AG-Synth are left out, which no paper has.
 
     Args:
         paper: the paper.
         results: what the run gave.
         card: the run's card; None if there is none, when less is known of its setting.
     """
+    synthetic = (card or {}).get("synthetic", ())
+    made = [name for name in synthetic if any(entry.protocol.startswith(f"{name}/") for entry in results)]
+    results = [entry for entry in results if entry.protocol.partition("/")[0] not in made]
+    unlike = f"not comparable: {', '.join(made)} of this run is AG-Synth, which no paper has"
+    if made and not results:
+        return unlike
     blocks = {entry.protocol: _block(paper, entry) for entry in results}
     without = [name for name, text in blocks.items() if not text]
     lines = [f"{paper}: {paper.title}", *(["numbers as other papers print them"] if paper.cited else [])]
+    lines += [unlike] if made else []
     lines += [*_warnings(paper, results, card or {}), *(text for text in blocks.values() if text)]
     if without:
         lines.append(f"no number in this paper: {', '.join(without)}")
@@ -38,10 +45,8 @@ def beside_paper(paper: Paper, results: Sequence[Metrics], card: Mapping[str, An
 
 def _warnings(paper: Paper, results: Sequence[Metrics], card: Mapping[str, Any]) -> list[str]:
     """Return what keeps the run as a whole from being compared with the paper's own rows."""
-    made = [name for name in card.get("synthetic", ()) if any(r.protocol.startswith(f"{name}/") for r in results)]
-    off = [] if made else [text for text in map(_other_counts, results) if text]
-    lines = [f"not comparable: {', '.join(made)} of this run is AG-Synth, which no paper has"] if made else []
-    lines += [f"not comparable, another dataset or copy: {'; '.join(off)}"] if off else []
+    off = [text for text in map(_other_counts, results) if text]
+    lines = [f"not comparable, another dataset or copy: {'; '.join(off)}"] if off else []
     setting = _other_setting(paper, results, card)
     return [*lines, *([f"not {paper.method}'s setting: {'; '.join(setting)}"] if setting else []), ""]
 

@@ -90,6 +90,16 @@ def table(metrics: Iterable[Metrics]) -> str:
     return tabulate(rows, head, tablefmt="github", floatfmt=".2f") + _unread(metrics)
 
 
+def short_table(metrics: Iterable[Metrics]) -> str:
+    """Return the same in 80 columns: only the numbers and how many queries they are the means of."""
+    metrics = list(metrics)
+    head = ["protocol", *SHOWN, "queries"]
+    rows = [[entry.protocol, *(f"{n:.2f}" for n in _shown(entry)), str(entry.queries)] for entry in metrics]
+    align = ["left", *["right"] * (len(head) - 1)]
+    # A head of its own would be set two characters wider than its words.
+    return tabulate([head, *rows], tablefmt="plain", colalign=align, disable_numparse=True) + _unread(metrics)
+
+
 def _unread(metrics: Iterable[Metrics]) -> str:
     counts = {entry.protocol.partition("/")[0]: entry.unreadable for entry in metrics if entry.unreadable}
     lines = [

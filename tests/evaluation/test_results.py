@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 from evaluation_cases import make_protocol, random_case
 
+from agreid_plugin.data.datasets import DATASETS
+from agreid_plugin.data.protocols import protocols
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import (
+    NUMBERS,
     Metrics,
     as_results,
     compare,
@@ -14,6 +17,7 @@ from agreid_plugin.evaluation import (
     evaluate,
     load_results,
     save_results,
+    short_table,
     table,
 )
 
@@ -93,6 +97,17 @@ def test_table_names_protocol_source_and_views():
     assert "given" in first
     assert "TEST/A2G" in second
     assert "not used" in second
+
+
+def test_the_short_table_fits_a_terminal_under_every_protocol_of_ours():
+    entries = [
+        replace(metrics(), protocol=str(each), values=dict.fromkeys(NUMBERS, 100.0), queries=99_999)
+        for dataset in DATASETS
+        for each in protocols(dataset).values()
+    ]
+    lines = short_table(entries).splitlines()
+    assert len(lines) == len(entries) + 1
+    assert max(map(len, lines)) <= 80
 
 
 def test_comparison_table_is_of_one_protocol():

@@ -286,3 +286,17 @@ def test_report_compares_two_runs_and_refuses_other_protocols(evaluate, fastreid
     assert "with p=" in outcome.out or "no difference shown" in outcome.out
     assert_one_line(fastreid_command("report", tmp_path / "a", tmp_path / "c"), "no protocol in common", "CARGO/G2A")
     assert_one_line(fastreid_command("report", tmp_path / "a", tmp_path / "nowhere"), "nowhere")
+
+
+def test_report_shows_the_results_of_one_run_in_80_columns(evaluate, fastreid_command, tmp_path):
+    evaluate(output="run")
+    outcome = fastreid_command("report", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    head, *rows = map(str.split, outcome.out.splitlines())
+    assert head == ["protocol", "Rank-1", "Rank-5", "Rank-10", "mAP", "mINP", "queries"]
+    saved = json.loads((tmp_path / "run" / "results.json").read_text())["CARGO"]
+    assert rows == [
+        [f"CARGO/{name}", *(f"{each[key]:.2f}" for key in head[1:6]), str(each["queries"])]
+        for name, each in saved.items()
+    ]
+    assert len(fastreid_command("report", tmp_path / "run", "--protocol", "CARGO/A2G").out.splitlines()) == 2

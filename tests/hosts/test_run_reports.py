@@ -1,4 +1,4 @@
-"""Run cards of real runs of both hosts, `fastreid compare` and `fastreid report --paper` on them."""
+"""Run cards of real runs of both hosts, and `fastreid report` on them."""
 
 import hashlib
 import json
@@ -11,6 +11,7 @@ from conftest import assert_one_line
 from small_mmengine import CONFIGS
 
 from agreid_plugin.data.protocols import protocols
+from agreid_plugin.evaluation import NUMBERS
 from agreid_plugin.hosts.run_card import read_run_card
 
 pytestmark = pytest.mark.both_hosts
@@ -155,33 +156,46 @@ def test_a_run_that_is_stopped_says_by_what(train):
 def test_two_runs_are_compared(train, fastreid_command, tmp_path):
     a = train("a")
     b = train("b", "SEED", 3, "SOLVER.IMS_PER_BATCH", 8, "MODEL.WEIGHTS", a / "model_final.pth")
-    outcome = fastreid_command("compare", a, b)
+    outcome = fastreid_command("report", a, b, "--draws", 10)
     assert outcome.code == 0, outcome.err
-    groups = [
-        line.partition(":")[0] for line in outcome.out.splitlines() if line and not line.startswith((" ", "A ", "B "))
-    ]
+    numbers, _, told = outcome.out.partition("what the runs differ in\n")
+    assert numbers.count("| A a ") == numbers.count("| B b ") == len(protocols("CARGO"))
+    assert numbers.count("with p=") == len(NUMBERS) * len(protocols("CARGO"))
+    groups = [line.partition(":")[0] for line in told.splitlines() if line and not line.startswith(" ")]
     assert groups == ["weights", "batch", "config", "seed"]
     assert "learning rates are not scaled" in outcome.out
     assert "SOLVER.IMS_PER_BATCH  16" in outcome.out
 
-    outcome = fastreid_command("compare", a, b / "run_card.json", "--json")
-    told = json.loads(outcome.out)["differences"]
+    outcome = fastreid_command("report", a, b / "results.json", "--json", "--draws", 10)
+    everything = json.loads(outcome.out)
+    map_of_a, map_of_b = (each["CARGO/A2G"]["mAP"] for each in everything["runs"].values())
+    assert everything["b_against_a"]["CARGO/A2G"]["mAP"]["points"] == pytest.approx(map_of_b - map_of_a)
+    told = everything["differences"]
     assert told["seed"] == {"seed": {"a": 0, "b": 3}}
     assert told["weights"] == {"initial": {"a": "not recorded", "b": digest(a / "model_final.pth")}}
     assert told["batch"] == {"per_process": {"a": 16, "b": 8}, "global": {"a": 16, "b": 8}}
     assert set(told["config"]) == {"MODEL.WEIGHTS", "SOLVER.IMS_PER_BATCH"}
 
     copy = shutil.copytree(a, tmp_path / "copy")
-    assert fastreid_command("compare", a, copy).out == "identical in everything recorded\n"
-    assert json.loads(fastreid_command("compare", a, copy, "--json").out)["differences"] == {}
+    assert "the runs are identical in everything recorded\n" in fastreid_command("report", a, copy).out
+    assert json.loads(fastreid_command("report", a, copy, "--json").out)["differences"] == {}
     (copy / "run_card.json").write_text('{"versions": ')
-    assert_one_line(fastreid_command("compare", a, copy), "run_card.json", "not JSON")
+    assert_one_line(fastreid_command("report", a, copy), "run_card.json", "not JSON")
     (copy / "run_card.json").unlink()
-    assert_one_line(fastreid_command("compare", a, copy), "has no run_card.json")
+    assert "is not known: one of them has no run_card.json" in fastreid_command("report", a, copy).out
+
+    outcome = fastreid_command("report", a, b, copy, "--protocol", "CARGO/A2G")
+    rows = [line.split("|")[1].strip() for line in outcome.out.splitlines() if line.startswith("| ")]
+    assert rows == ["run", "1 a", "2 b", "3 copy"]
+    assert_one_line(fastreid_command("report", a, a), "one run is named twice")
 
 
 def test_a_run_is_set_beside_the_paper_of_its_recipe_or_of_its_name(train, fastreid_command, recipe):
     run = train("run")
+    unlike = "not comparable: CARGO of this run is AG-Synth, which no paper has\n"
+    assert fastreid_command("report", run, "--paper").out == unlike
+    card = json.loads((run / "run_card.json").read_text())
+    (run / "run_card.json").write_text(json.dumps({**card, "synthetic": []}))
     outcome = fastreid_command("report", run, "--paper")
     assert outcome.code == 0, outcome.err
     assert outcome.out.startswith("VDT (CVPR 2024)"), "by the architecture"
@@ -191,7 +205,7 @@ def test_a_run_is_set_beside_the_paper_of_its_recipe_or_of_its_name(train, fastr
     outcome = fastreid_command("report", run, "--paper", "--protocol", "CARGO/A2G")
     lines = outcome.out.splitlines()
     assert lines[0] == "Mine (V 2030): Mine", "beside the recipe"
-    assert lines[1] == "not comparable: CARGO of this run is AG-Synth, which no paper has"
+    assert lines[1].startswith("not comparable, another dataset or copy: CARGO/A2G has ")
     measured = json.loads((run / "results.json").read_text())["CARGO"]["A2G"]["mAP"]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
     assert rows[1:] == [
@@ -206,8 +220,7 @@ def test_a_run_is_set_beside_the_paper_of_its_recipe_or_of_its_name(train, fastr
     assert_one_line(
         fastreid_command("report", run, "--paper", "ViSA", "--protocol", "CARGO/A2"), "did you mean CARGO/A2G"
     )
-    assert_one_line(fastreid_command("report", run, run, "--paper"), "leave B out")
-    assert_one_line(fastreid_command("report", run), "name B or add --paper")
+    assert_one_line(fastreid_command("report", run, run, "--paper"), "leave the other runs and --json out")
     (run / "run_card.json").unlink()
     assert_one_line(fastreid_command("report", run, "--paper"), "which paper?", "ViSA")
     assert "Rank-1" in fastreid_command("report", run, "--paper", "VDT").out
@@ -230,9 +243,10 @@ def test_a_run_of_mmengine_has_a_card_too_and_compares_with_the_other_host(train
     assert (tested["task"], tested["recipe"], tested["synthetic"]) == ("eval", str(config), ["CARGO"])
     assert tested["weights"]["evaluated"]["sha256"] == digest(weights)
     assert tested["protocols"] == [str(each) for each in protocols("CARGO").values()]
-    assert fastreid_command("report", run / "eval", "--paper").out.startswith("VDT (CVPR 2024)")
-
-    told = json.loads(fastreid_command("compare", train("fr", "SEED", 5), run, "--json").out)["differences"]
+    other = train("fr", "SEED", 5)
+    assert "B mm was not evaluated: it has no results\nwhat the runs" in fastreid_command("report", other, run).out
+    assert_one_line(fastreid_command("report", run), "results.json does not exist")
+    told = json.loads(fastreid_command("report", other, run, "--json").out)["differences"]
     assert told["run"] == {"host": {"a": "fast-reid", "b": "mmengine"}}
     assert told["batch"] == {"per_process": {"a": 16, "b": 8}, "accumulation": {"a": 1, "b": 2}}
     assert not {"datasets", "seed", "config", "patches", "setup"} & set(told)
