@@ -27,7 +27,7 @@ EVAL_EXAMPLES = """examples:
   fastreid eval --config my.yml --weights best.pth --save-features feats.npz
   fastreid eval --config my.yml --features feats.npz --rerank
   fastreid eval --config projects/SVPR-ReID/cp2108.yml --weights best.pth --save-attributes seen.csv
-  fastreid eval --config my.yml --weights best.pth DATASETS.TESTS "('Market1501',)"
+  fastreid eval --config my.yml --weights best.pth DATASETS.TESTS "[Market1501]"
   fastreid eval --config projects/ViSA/cargo.py --weights runs/mine/epoch_120.pth
 
 The ending of the configuration picks the host: .yml is fast-reid's, .py mmengine's. Either takes weights of both.

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+import yaml
+
+from agreid_plugin.data.yaml_files import StrictLoader
 from agreid_plugin.errors import InputError
 
 UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)
@@ -37,8 +41,13 @@ def pairs(overrides: Sequence[str], folder: str, weights: str) -> list[tuple[str
 
 
 def literal(text: str) -> Any:
-    """Return a value that is written as in Python, and any other text as it is."""
-    try:
+    """Return a value that is written as in Python or as in a YAML recipe, and any other text as it is.
+
+    Of YAML these are lists, mappings, true, false and null: a bare word such as `yes` stays the text that keys take.
+    """
+    with suppress(*UNREADABLE):
         return literal_eval(text)
-    except UNREADABLE:
-        return text
+    if text.lstrip().startswith(("[", "{")) or text in ("true", "false", "null"):
+        with suppress(yaml.YAMLError, ValueError):
+            return yaml.load(text, StrictLoader)
+    return text

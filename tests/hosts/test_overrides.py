@@ -44,10 +44,42 @@ def test_what_is_no_pair_is_refused(overrides, told):
         ("some/where", "some/where"),
         ("", ""),
         ("{[1]: 2}", "{[1]: 2}"),
+        ("yes", "yes"),
+        ("[a", "[a"),
+        ("[0-9]+_(?P<pid>[0-9]+)", "[0-9]+_(?P<pid>[0-9]+)"),
+        ("{a: 1, a: 2}", "{a: 1, a: 2}"),
+        ("!!python/name:os.system", "!!python/name:os.system"),
     ],
 )
 def test_a_text_that_is_no_value_stays_text(text, value):
     assert literal(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[CrossEntropyLoss, NormLoss]", ["CrossEntropyLoss", "NormLoss"]),
+        ("[[head, 10], ['body', 0.5]]", [["head", 10], ["body", 0.5]]),
+        ("{type: Adam, lr: 0.1}", {"type": "Adam", "lr": 0.1}),
+        ("true", True),
+        ("null", None),
+    ],
+)
+def test_values_are_taken_as_a_recipe_writes_them(text, value):
+    assert literal(text) == value
+
+
+@pytest.mark.both_hosts
+def test_both_hosts_take_lists_of_names(tmp_path):
+    from agreid_plugin.hosts.fastreid.config import load_config as fastreid
+    from agreid_plugin.hosts.mmengine.config import load_config as mmengine
+
+    recipe, program = tmp_path / "a.yml", tmp_path / "a.py"
+    recipe.write_text("{}")
+    program.write_text("default_scope = 'agreid_plugin'\n")
+    losses = "[CrossEntropyLoss, VIAL]"
+    assert fastreid(recipe, ["MODEL.LOSSES.NAME", losses]).MODEL.LOSSES.NAME == ("CrossEntropyLoss", "VIAL")
+    assert mmengine(program, ["activation_checkpointing", "[vit, head]"]).activation_checkpointing == ["vit", "head"]
 
 
 def test_a_parameter_is_below_its_modules():

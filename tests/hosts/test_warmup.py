@@ -15,6 +15,8 @@ from agreid_plugin.hosts.fastreid.config import load_config
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.warmup import fit_warmup
 
+pytestmark = pytest.mark.both_hosts
+
 COSINE = {"SOLVER.SCHED": "CosineAnnealingLR", "SOLVER.ETA_MIN_LR": 0.01}
 SCHEDULES = {
     "steps": ({"SOLVER.SCHED": "MultiStepLR", "SOLVER.STEPS": "[50]"}, {"kind": "MultiStep", "milestones": [50]}),
