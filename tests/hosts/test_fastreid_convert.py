@@ -167,13 +167,32 @@ def test_nothing_of_vdt_is_dropped(configured, trained, convert):
     assert [line.split(",")[0] for line in others] == ["not in the file"]
 
 
+def test_the_file_tells_the_attributes_of_svpr(configured, trained, convert, tmp_path):
+    written = configured("svpr")
+    _, released = trained("svpr", written)
+    assert convert("svpr", released, written, tmp_path / "written.pth").code == 0
+    nowhere = {"DATASETS__ROOT": str(tmp_path / "nowhere")}
+    outcome = convert("svpr", released, configured("svpr", "empty.yml", MODEL__SVPR={"VARIANT": "released"}, **nowhere))
+    assert outcome.code == 0, outcome.err
+    with_rows, without = (
+        torch.load(tmp_path / f"{name}.pth", weights_only=True)["model"] for name in ("written", "out")
+    )
+    assert with_rows.keys() == without.keys()
+    assert all(torch.equal(with_rows[name], without[name]) for name in with_rows)
+
+    other = {"VARIANT": "released", "ATTRIBUTES": [["bag", ["none", "backpack"]]]}
+    outcome = convert("svpr", released, configured("svpr", "other.yml", MODEL__SVPR=other), tmp_path / "no.pth")
+    assert_one_line(outcome, "other.yml", "classifiers.1.weight")
+
+
 def test_what_the_command_tells_of_svpr(configured, trained, convert):
     config = configured("svpr")
     _, released = trained("svpr", config)
     outcome = convert("svpr", released, config)
     assert outcome.code == 0, outcome.err
-    first, second, *_, last = outcome.out.splitlines()
+    first, told, second, *_, last = outcome.out.splitlines()
     assert " tensors in released.pth" in first
+    assert told == "attributes and how many values each has: bag 2, hat 3"
     assert second.startswith("dropped, as it reaches no output: ")
     assert "MODEL.CLIP.QUICK_GELU auto" in last
     assert "MODEL.SVPR.VIEW_WORDS.UAV aerial" in last

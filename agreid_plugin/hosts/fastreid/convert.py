@@ -65,6 +65,10 @@ def convert(method: str, released: str | Path, config: str | Path, out: str | Pa
         converted = CONVERTERS[method](source)
     except InputError as error:
         raise InputError(f"{released}: {error}") from None
+    if converted.attributes and not cfg.MODEL.SVPR.ATTRIBUTES:
+        cfg.MODEL.SVPR.ATTRIBUTES = [
+            [name, [str(label) for label in range(count)]] for name, count in converted.attributes.items()
+        ]
     try:
         fit = _fitted(converted.state, _wanted(cfg, converted.state), model.shapes)
     except InputError as error:
@@ -74,6 +78,7 @@ def convert(method: str, released: str | Path, config: str | Path, out: str | Pa
     return [
         f"{out}: {_counted(fit.state)}, made of {len(source) - len(converted.dropped)} of the {len(source)} tensors "
         f"in {released.name}",
+        *_attributes(converted),
         *_dropped(converted, source),
         *_initial(fit.initial),
         f"not in the file, so as {config} has it: {', '.join(unstored)}",
@@ -179,6 +184,12 @@ def _parameters(tensors: Mapping[str, Tensor]) -> int:
     statistics = (".running_mean", ".running_var", ".num_batches_tracked")
     counted = {id(value): value.numel() for name, value in tensors.items() if not name.endswith(statistics)}
     return sum(counted.values())
+
+
+def _attributes(converted: Converted) -> Iterator[str]:
+    if converted.attributes:
+        counted = ", ".join(f"{name} {count}" for name, count in converted.attributes.items())
+        yield f"attributes and how many values each has: {counted}"
 
 
 def _dropped(converted: Converted, source: Mapping[str, Tensor]) -> Iterator[str]:

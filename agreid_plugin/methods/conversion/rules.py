@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -22,10 +22,12 @@ class Converted:
     Attributes:
         state: name -> tensor. Classifiers that the released file lacks are not in it.
         unused: what a part is and why nothing reads it -> the released keys of it.
+        attributes: attribute -> number of its values, in the file's order; empty where the method learns none.
     """
 
     state: dict[str, Tensor]
     unused: dict[str, tuple[str, ...]]
+    attributes: dict[str, int] = field(default_factory=dict)
 
     @property
     def dropped(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ Attributes keep the file's order, which is that of the released lists: see `data
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ ATTENTIONS = {
     f"{BLOCK}cross_attn": "backbone.cvpr.block.to_patches",
     f"{BLOCK}cross_attn2": "backbone.cvpr.block.to_query",
 }
+ATTRIBUTE = "ASMOE.attributsHeader."
 LETTERS = {"q_": "query", "k_": "key", "v_": "value", "proj": "proj"}
 MODULES = {
     "TextNet.view_fusion": "backbone.vdfe.token.fusion",
@@ -88,7 +90,12 @@ def convert_svpr(state: State) -> Converted:
     unused = dropped(rest, DEAD)
     made = {ours: taken(rest, released).squeeze(0) for released, ours in SQUEEZED.items()}
     made["backbone.cvpr.token"] = taken(rest, "use_cvpr_token").flatten()
-    return Converted({**made, **_attribute_heads(rest), **renamed(rest, RENAMES)}, unused)
+    names = _attribute_names(rest)
+    made |= _attribute_heads(rest, names)
+    attributes = {
+        name: len(made[f"backbone.asmoe.heads.classifiers.{place}.weight"]) for place, name in enumerate(names)
+    }
+    return Converted({**made, **renamed(rest, RENAMES)}, unused, attributes)
 
 
 def _require_tied(rest: State) -> None:
@@ -100,18 +107,25 @@ def _require_tied(rest: State) -> None:
                 raise InputError(f"the checkpoint is damaged: {key} should equal {first}, as all stages are one block")
 
 
-def _attribute_heads(rest: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Join the norms of all attributes into one, and number the classifiers."""
-    prefix = "ASMOE.attributsHeader."
-    names = dict.fromkeys(re.sub(r"\.(bottleneck|classifier)\..*", "", key) for key in rest if key.startswith(prefix))
+def _attribute_names(rest: State) -> list[str]:
+    parts = (key.removeprefix(ATTRIBUTE) for key in rest if key.startswith(ATTRIBUTE))
+    names = list(dict.fromkeys(re.sub(r"\.(bottleneck|classifier)\..*", "", part) for part in parts))
     if not names:
-        raise InputError(f"the checkpoint is incomplete: {prefix}* is missing")
-    made = {}
+        raise InputError(f"the checkpoint is incomplete: {ATTRIBUTE}* is missing")
+    return names
+
+
+def _attribute_heads(rest: dict[str, Tensor], attributes: Sequence[str]) -> dict[str, Tensor]:
+    """Join the norms of all attributes into one, and number the classifiers."""
+    made, names = {}, [f"{ATTRIBUTE}{name}" for name in attributes]
     for leaf in ("weight", "bias", "running_mean", "running_var"):
         keys = [f"{name}.bottleneck.{leaf}" for name in names]
         made[f"backbone.asmoe.heads.norm.{leaf}"] = joined(rest, keys, torch.cat)
     counts = [f"{name}.bottleneck.num_batches_tracked" for name in names]
     made["backbone.asmoe.heads.norm.num_batches_tracked"] = joined(rest, counts, lambda values: values[0])
     for place, name in enumerate(names):
-        made[f"backbone.asmoe.heads.classifiers.{place}.weight"] = taken(rest, f"{name}.classifier.weight")
+        weight = taken(rest, f"{name}.classifier.weight")
+        if weight.dim() != 2:
+            raise InputError(f"the checkpoint is damaged: {name}.classifier.weight is {tuple(weight.shape)}")
+        made[f"backbone.asmoe.heads.classifiers.{place}.weight"] = weight
     return made
