@@ -9,7 +9,7 @@ from pages import blocks
 
 def python_of(page: str) -> str:
     """The Python blocks of a guide, one after another."""
-    found = [block.text for block in blocks(f"guide/{page}") if block.kind == "python"]
+    found = [block.text for block in blocks(f"guide/{page}") if block.kind == "python" and not block.file]
     assert found
     return "\n".join(found)
 

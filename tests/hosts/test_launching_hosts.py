@@ -63,7 +63,7 @@ def test_batches_that_processes_cannot_fill_are_refused_before_they_start(fastre
     assert_one_line(outcome, "SOLVER.IMS_PER_BATCH 17 does not divide by the 2 processes; make it a multiple of 2")
     outcome = fastreid_command(*train, "SOLVER.IMS_PER_BATCH", 40)
     assert_one_line(outcome, "a batch of 40 with 4 images each takes 10 identities, the training set has 8")
-    assert not list((tmp_path / "run").glob("log.txt*"))  # no process has been
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.both_hosts
@@ -71,7 +71,7 @@ def test_identities_that_are_too_few_for_mmengines_processes(fastreid_command, t
     train = ["train", "--config", tiny_py, "--output", tmp_path / "run", "--num-processes", 3]
     told = "3 processes with a batch of 8 and 4 images each take 6 identities, the training set has 4"
     assert_one_line(fastreid_command(*train), told)
-    assert not list((tmp_path / "run").iterdir())
+    assert not (tmp_path / "run").exists()
 
 
 def test_torchrun_starts_a_run_anew_and_it_goes_on(config_file, tmp_path):

@@ -18,7 +18,10 @@ from fastreid.config import CfgNode, defaults, get_cfg
 
 from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, MissingInputError, did_you_mean
+from agreid_plugin.hosts import host_of
 from agreid_plugin.hosts.fastreid.config_values import coerced
+from agreid_plugin.hosts.fastreid.custom_imports import KEY as IMPORTS
+from agreid_plugin.hosts.fastreid.custom_imports import import_all, resolve_imports
 from agreid_plugin.hosts.overrides import literal, pairs
 
 BASE_KEY = "_BASE_"
@@ -45,6 +48,12 @@ class Key:
 
 KEYS = (
     Key("SEED", 0, "Seed of every random generator; -1 draws one, which the run card keeps."),
+    Key(
+        IMPORTS,
+        [],
+        "Modules, or .py files beside the configuration, to import first: losses and other parts of your own.",
+        entry="my_losses.py",
+    ),
     Key("DATASETS.ROOT", "", "Folder that holds the datasets; empty: $FASTREID_DATASETS, else datasets/."),
     Key("DATASETS.SKIP_BAD_NAMES", False, "Leave out images whose names are not the dataset's, instead of refusing."),
     Key("DATASETS.BAD_IMAGES", "error", "Images that cannot be read: error (stop, name the file) | skip (list them)."),
@@ -95,6 +104,13 @@ def declare(keys: Iterable[Key]) -> None:
 declare(KEYS)
 
 
+def declare_group(path: str) -> None:
+    """Add a group of keys to the host's defaults, if it is not there; without `declare` it has no keys."""
+    node = defaults._C
+    for name in path.split("."):
+        node = node.setdefault(name, CfgNode())
+
+
 def declared() -> dict[str, str]:
     """Return path -> sentence of every key of ours."""
     return dict(_docs)
@@ -135,12 +151,28 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
     Raises:
         InputError: a file that is missing or no YAML mapping, an unknown key, or a value of the wrong type.
     """
+    if host_of(path) != "fastreid":
+        twin = Path(path).with_suffix(".yml")
+        instead = f", {twin} for example" if twin.is_file() else ""
+        raise InputError(f"{path} is a configuration of mmengine; name one of fast-reid here, a .yml{instead}")
+    files = read_with_bases(Path(path))
+    given = [(key, literal(text)) for key, text in pairs(list(overrides), "OUTPUT_DIR", "MODEL.WEIGHTS")]
+    imports = _imports(files, given)
+    import_all(imports)  # first, as they may declare keys
     cfg = get_cfg()
-    for key, value, where in _flat(read_with_bases(Path(path))):
+    for key, value, where in _flat(files):
         _set(cfg, key, value, where)
-    for key, text in pairs(list(overrides), folder="OUTPUT_DIR", weights="MODEL.WEIGHTS"):
-        _set(cfg, key, literal(text), "command line")
+    for key, value in given:
+        _set(cfg, key, value, "command line")
+    cfg.CUSTOM_IMPORTS = imports
     return cfg
+
+
+def _imports(files: list[tuple[Path, dict]], given: list[tuple[str, Any]]) -> list[str]:
+    """Return what a configuration imports; as with every key, the last place that says something counts."""
+    places = [(content[IMPORTS], path.parent, str(path)) for path, content in files if IMPORTS in content]
+    places += [(value, Path(), "command line") for key, value in given if key == IMPORTS]
+    return resolve_imports(*places[-1]) if places else []
 
 
 def read_with_bases(path: Path, children: tuple[Path, ...] = ()) -> list[tuple[Path, dict]]:

@@ -13,6 +13,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import nn
 
 from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts.fastreid.config import declare_group
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,16 @@ HOST_LOSSES = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
 """Those that the host's own architectures have written into them."""
 
 
-def register_loss(name: str, log_name: str, node: str, needs: str = "") -> Callable:
+def register_loss(name: str, log_name: str, node: str = "", needs: str = "") -> Callable:
     """Register the decorated function, which builds a loss from the group of keys `MODEL.LOSSES.<node>`.
 
+    A loss without options declares no key of the group, which is called like `log_name` where no other is named.
     What it returns is called with a head's outputs and the batch; see `OnLogits` and `OnFeatures`, and `OnParts` for
     one that needs more than they have.
     """
+
+    node = node or log_name.upper()
+    declare_group(f"MODEL.LOSSES.{node}")
 
     def register(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         LOSSES[name] = LossEntry(log_name, node, build, needs)

@@ -10,9 +10,12 @@ import torch
 from fastreid.utils.events import EventStorage
 from torch import Tensor
 
+from agreid_plugin.data.yaml_files import read_yaml
+from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.adapter import to_host
 from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.custom_imports import KEY
 from agreid_plugin.hosts.fastreid.trainer import Trainer
 from agreid_plugin.hosts.steps import Step, taken_again
 from agreid_plugin.types import Batch
@@ -33,8 +36,13 @@ def _configured(step: Step, config_file: str | None):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yml"
         path.write_text(step.config, encoding="utf-8")
-        own = load_config(path)
-    cfg = load_config(config_file) if config_file else own
+        content = read_yaml(path)
+        imports = content.get(KEY) if isinstance(content, dict) else None
+        if imports and not config_file:
+            raise InputError(f"the step's run imports {imports}: name its configuration with --config to run them")
+        cfg = load_config(config_file) if config_file else None
+        own = load_config(path, [KEY, "[]"])  # a file of numbers has no code run
+    cfg = cfg or own
     cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or own.MODEL.HEADS.NUM_CLASSES
     cfg.MODEL.DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
     cfg.MODEL.BACKBONE.PRETRAIN = False  # the step has it all

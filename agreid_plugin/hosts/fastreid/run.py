@@ -29,6 +29,7 @@ from agreid_plugin.hosts.fastreid.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.best_metric import check_best_metric
 from agreid_plugin.hosts.fastreid.clip import with_activation
 from agreid_plugin.hosts.fastreid.config import load_config, use_cpu_without_gpu
+from agreid_plugin.hosts.fastreid.custom_imports import import_all
 from agreid_plugin.hosts.fastreid.datasets import dataset_of
 from agreid_plugin.hosts.fastreid.distributed import in_local_group, plain
 from agreid_plugin.hosts.fastreid.encoder import load_trained
@@ -220,6 +221,7 @@ def _model_folder(cfg) -> Path:
 def _set_up(cfg, args: Namespace, resumed: bool = False):
     """Run the host's set-up, with its random generators bound to `SEED`, which a resumed run that drew one keeps."""
     trust(args.trust_checkpoint)  # a spawned process starts without
+    import_all(cfg.CUSTOM_IMPORTS)
     logger = setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank())
     console.tidy(logger, NOISE)
     speak_through(logger)
