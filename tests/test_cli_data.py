@@ -107,6 +107,12 @@ def test_a_foreign_name_is_told_and_can_be_skipped(made, fastreid_command, tmp_p
     assert "holiday.jpg" in outcome.out
 
 
+def test_names_of_ones_own_are_told_of_the_pattern(fastreid_command, tmp_path):
+    Image.new("RGB", (8, 16)).save(tmp_path / "person7-camera2.png")
+    outcome = fastreid_command("data", "check", "folder", "--root", tmp_path)
+    assert_one_line(outcome, "person7-camera2.png", "write one that fits (--pattern, ", "--skip-bad-names")
+
+
 @pytest.mark.parametrize(("separator", "option"), [(";", ";"), ("\t", r"\t")])
 def test_a_table_of_ones_own_is_checked_as_it_is_trained_on(fastreid_command, tmp_path, separator, option):
     rows = ["path,pid,camera,split", "1.png,1,1,", "2.png,1,2,", "3.png,2,1,query", "4.png,2,2,gallery"]
@@ -171,7 +177,7 @@ def test_a_dataset_of_a_plugin_is_checked_captioned_and_listed(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "Campus/ALL queries: 1 (not published)" in done.stdout
+    assert ["Campus/ALL", "1", "1", "1"] in [line.split() for line in done.stdout.splitlines()]
     assert "no problem found" in done.stdout
     assert "captions.json.prompts.jsonl" in done.stdout
     assert re.search(r"Campus: our campus\n  ours\n  Campus/ALL +our own rule\n", done.stdout)

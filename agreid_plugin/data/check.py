@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from tabulate import tabulate
 
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.datasets.files import few
@@ -38,7 +40,7 @@ class Count:
 
     def __str__(self) -> str:
         if not self.published:
-            return f"{self.what}: {self.found:,} (not published)"
+            return f"{self.what}: {self.found:,}"
         said = " or ".join(f"{n:,}" for n in self.published)
         off = self.found - self.published[0]
         verdict = "matches" if self.matches else f"differs by {off:+,} from"
@@ -73,12 +75,40 @@ class Report:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """Return the report as lines of text."""
-        tables = [f"{w}: " + ", ".join(f"{k} {n:,}" for k, n in row.items()) for w, row in self.breakdown.items()]
+        """Return the report as lines of text: the splits, the protocols, what is published of them, what is wrong."""
+        found: dict[str, dict[str, int]] = defaultdict(dict)
+        for count in self.counts:
+            name, _, what = count.what.rpartition(" ")
+            found[name][what] = count.found
+        protocols = {name: row for name, row in found.items() if name in self.unmatched}
+        published = [str(count) for count in self.counts if count.published and count.matches]  # or it is a problem
         hints = [f"note: {hint}" for hint in self.hints]
         problems = [f"problem: {problem}" for problem in self.problems] or ["no problem found"]
-        lines = [f"{self.dataset} {self.fingerprint[:12]}", *map(str, self.counts), *tables, *hints, *problems]
+        lines = [
+            f"{self.dataset} {self.fingerprint[:12]}",
+            *_table(self._splits({name: row for name, row in found.items() if name not in protocols})),
+            *_table([{"protocol": name, **_counted(row)} for name, row in protocols.items()]),
+            *([*published, ""] if published else ()),
+            *hints,
+            *problems,
+        ]
         return list(map(printable, lines))
+
+    def _splits(self, found: Mapping[str, dict[str, int]]) -> list[dict[str, str]]:
+        """Return the rows of the splits; `test`, which is query and gallery, has counts and no more."""
+        rows = []
+        for name, counts in found.items():
+            cameras, views = (self.breakdown.get(f"{name} {what}", {}) for what in ("camera", "view"))
+            known = len(cameras.keys() - {"unknown"})
+            images = self.breakdown.get(f"{name} images an identity", {})
+            row = {
+                "split": name,
+                **_counted(counts),
+                "images an id": "-".join(map(str, dict.fromkeys(images.values()))),
+            }
+            row |= {"cameras": str(known) if known else "", "views": ", ".join(f"{v} {n:,}" for v, n in views.items())}
+            rows.append(row)
+        return rows
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""
@@ -102,6 +132,7 @@ def check(dataset: Dataset, *, images: bool = True, progress: bool = True, publi
     problems = [str(count) for count in counts if not count.matches]
     problems += _skipped(dataset) + _overlap(dataset)
     problems += [line for result in results.values() for line in result.problems]
+    problems += _without_evaluation(list(results.values()), refused)
     faults = broken_images((record.path for record in dataset.records), progress) if images else {}
     problems += [f"{path}: {fault}" for path, fault in faults.items()]
     notes = [*dataset.notes, *(note for result in results.values() for note in result.notes), *refused.values()]
@@ -151,6 +182,7 @@ def _split_counts(dataset: Dataset, figures: Mapping[str, Mapping[str, Any]]) ->
 @dataclass(frozen=True)
 class _Run:
     counts: list[Count]
+    matched: int
     unmatched: dict[str, list[str]]
     notes: tuple[str, ...]
     problems: list[str]
@@ -173,13 +205,41 @@ def _run(dataset: Dataset, protocol: Protocol, figures: Mapping[str, Mapping[str
     # Whoever was seen at one time only has no match at another: that is the protocol, not the copy.
     notes = [line for why, line in lines.items() if "same_time" in why]
     problems = [line for line in lines.values() if line not in notes]
-    return _Run(list(_compare(str(protocol), found, said)), lost, (*chosen.notes, *notes), problems)
+    matched = len(chosen.query) - sum(map(len, lost.values()))
+    return _Run(list(_compare(str(protocol), found, said)), matched, lost, (*chosen.notes, *notes), problems)
+
+
+def _without_evaluation(results: Sequence[_Run], refused: Mapping[str, str]) -> list[str]:
+    """Say that there is no number to be had of this copy, if that is so."""
+    if any(result.matched for result in results):
+        return []
+    why = "no query has a match under any protocol" if results else next(iter(refused.values()), "it has no protocol")
+    return [f"nothing can be evaluated: {why}"]
 
 
 def _compare(name: str, found: Mapping[str, int], figures: Mapping[str, Any]) -> Iterator[Count]:
     for what, number in found.items():
         said = figures.get(what, [])
         yield Count(f"{name} {what}", number, tuple(said) if isinstance(said, list) else (said,))
+
+
+WORDS = {"valid_queries": "with a match"}
+"""What tables call a count, where not by its own name."""
+
+
+def _counted(counts: Mapping[str, int]) -> dict[str, str]:
+    return {WORDS.get(what, what): f"{number:,}" for what, number in counts.items()}
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return rows as lines under the names of their columns, and an empty line; nothing without rows."""
+    if not rows:
+        return []
+    head = list(dict.fromkeys(name for row in rows for name in row))
+    head = [name for name in head if any(row.get(name) for row in rows)]
+    align = ["left" if name in ("split", "protocol", "views") else "right" for name in head]
+    cells = [[row.get(name, "") for name in head] for row in rows]
+    return [*tabulate([head, *cells], tablefmt="plain", colalign=align, disable_numparse=True).splitlines(), ""]
 
 
 def _breakdown(dataset: Dataset) -> dict[str, dict[str, int]]:

@@ -36,8 +36,13 @@ def test_a_clean_set(tmp_path):
     assert report.breakdown["gallery camera"] == {"1": 2, "2": 2}
     assert report.breakdown["train platform"] == {"unknown": 4}
     assert report.breakdown["train images an identity"] == {"least": 2, "most": 2}
-    assert "train images: 4 (not published)" in report.lines()
-    assert "folder/A2G queries: 2 (not published)" in report.lines()
+    rows = [line.split() for line in report.lines()]
+    assert rows[1] == ["split", "ids", "images", "images", "an", "id", "cameras", "views"]
+    assert rows[2] == ["train", "2", "4", "2", "2", "aerial", "2,", "ground", "2"]
+    assert rows[5] == ["test", "2", "8"]
+    assert ["protocol", "queries", "gallery", "with", "a", "match"] in rows
+    assert ["folder/A2G", "2", "2", "2"] in rows
+    assert "published" not in " ".join(report.lines())
     assert json.loads(json.dumps(report.as_dict()))["ok"] is True
 
 
@@ -63,6 +68,19 @@ def test_broken_images_are_named(tmp_path, monkeypatch, allow_truncated):
 def test_progress_bar(tmp_path, capsys):
     check(load("folder", clean(tmp_path)), progress=True)
     assert "decoding" in capsys.readouterr().err
+
+
+def test_a_flat_folder_cannot_be_evaluated(tmp_path):
+    trees.write_images(tmp_path, [f"{pid}_c{camera}.jpg" for pid in (1, 2) for camera in (1, 2)])
+    (problem,) = checked(tmp_path).problems
+    assert problem.startswith("nothing can be evaluated: folder/ALL: ")
+
+
+@pytest.mark.parametrize("names", [("1_c1_a", "1_c1_b"), ("1_c1_a", "2_c2_b")], ids=["one camera", "other people"])
+def test_queries_without_a_match_cannot_be_evaluated(tmp_path, names):
+    trees.write_images(tmp_path, [f"query/{names[0]}.jpg", f"gallery/{names[1]}.jpg"])
+    problems = check(load("folder", tmp_path), progress=False).problems
+    assert problems[-1] == "nothing can be evaluated: no query has a match under any protocol"
 
 
 def test_overlap_of_train_and_test(tmp_path):
@@ -171,8 +189,9 @@ def test_odd_names_are_printed_in_one_line(tmp_path):
 
 def test_text_sets_count_captions(tmp_path):
     report = check(load("TAG-PEDES", trees.tag_pedes(tmp_path)), progress=False, published=False)
-    assert "test captions: 6 (not published)" in report.lines()
-    assert "TAG-PEDES/T2I-aerial queries: 4 (not published)" in report.lines()
+    rows = [line.split() for line in report.lines()]
+    assert ["test", "2", "3", "6", "1-2"] in [row[:5] for row in rows]
+    assert ["TAG-PEDES/T2I-aerial", "4"] in [row[:2] for row in rows]
 
 
 def test_fingerprint(tmp_path):

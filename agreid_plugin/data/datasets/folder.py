@@ -18,6 +18,7 @@ FOLDERS = {
     "query": ("query",),
     "gallery": ("gallery", "bounding_box_test"),
 }
+PATTERN_KEYS = "--pattern, DATASETS.OWN.PATTERN or options=dict(pattern=...)"
 WORDS = ("pid", "camera", "view", "platform")  # groups with a meaning of their own; others become tags
 
 
@@ -43,7 +44,8 @@ def parse(
     for name, folder in _splits(tree, split).items():
         paths = tree.images(name, folder)
         found = {path: _groups(path, folder, grammar, identity_folders) for path in paths}
-        tree.refuse(name, [path for path in paths if found[path] is None], len(paths), f"pattern {pattern}")
+        bad = [path for path in paths if found[path] is None]
+        tree.refuse(name, bad, len(paths), f"pattern {pattern}", f"write one that fits ({PATTERN_KEYS}), rename them")
         rows += [_row(path, name, groups) for path, groups in found.items() if groups is not None]
     return tree.without_junk(own.build(rows, aerial_cameras))
 

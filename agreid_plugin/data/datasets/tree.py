@@ -138,13 +138,13 @@ class Tree:
         self.refuse(split, [path for path, match in matches if not match], len(matches), grammar.example)
         return [Record(path=str(p), split=split, **grammar.fields(match)) for p, match in matches if match]
 
-    def refuse(self, split: str, bad: list[Path], total: int, example: str) -> None:
-        """Complain about badly named images, or count them as skipped."""
+    def refuse(self, split: str, bad: list[Path], total: int, example: str, mend: str = "rename them") -> None:
+        """Complain about badly named images and say how to mend that, or count them as skipped."""
         if bad and not self.skip_bad_names:
             first = few(shown(path.name) for path in bad)
             raise InputError(
                 f"{self.name}: {len(bad)} of {total} names in {split} are not like {example}: {first}; "
-                "rename them, or leave them out: --skip-bad-names, DATASETS.SKIP_BAD_NAMES or skip_bad_names=True"
+                f"{mend}, or leave them out: --skip-bad-names, DATASETS.SKIP_BAD_NAMES or skip_bad_names=True"
             )
         self.skipped += map(str, bad)
 
