@@ -90,20 +90,20 @@ def _as_text(args: argparse.Namespace, runs: Mapping[str, Results]) -> str:
 def _as_json(args: argparse.Namespace, runs: Mapping[str, Results]) -> dict[str, Any]:
     from agreid_plugin.evaluation import compare
 
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "runs": {path: {name: entry.as_dict() for name, entry in entries.items()} for path, entries in runs.items()}
     }
     if len(runs) == 2:
         a, b = runs.values()
-        told["b_against_a"] = {
+        content["b_against_a"] = {
             name: {number: asdict(each) for number, each in compare(a[name], b[name], draws=args.draws).items()}
             for name in _shared(runs)
         }
-        told["differences"] = {
+        content["differences"] = {
             group: {each.name: {"a": each.a, "b": each.b} for each in found}
             for group, found in groupby(_differences(runs) or (), lambda each: each.group)
         }
-    return told
+    return content
 
 
 def _entries(path: str, protocol: str | None) -> Results:
@@ -131,8 +131,8 @@ def _shared(runs: Mapping[str, Results]) -> list[str]:
         return []
     shared = [name for name in first if all(name in other for other in others)]
     if not shared:
-        told = [f"{a} has {', '.join(run)}" for a, run in zip(_labels(runs), runs.values(), strict=True)]
-        raise InputError(f"no protocol in common: {'; '.join(told)}")
+        lists = [f"{a} has {', '.join(run)}" for a, run in zip(_labels(runs), runs.values(), strict=True)]
+        raise InputError(f"no protocol in common: {'; '.join(lists)}")
     return shared
 
 

@@ -23,6 +23,8 @@ from agreid_plugin.types import View
 
 PUBLISHED = Path(__file__).with_name("published.yml")
 TEST = ("query", "gallery", "test")
+COLUMNS = {"valid_queries": "with a match"}
+"""What tables call a count, where not by its own name."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def check(dataset: Dataset, *, images: bool = True, progress: bool = True, publi
     problems += _without_evaluation(list(results.values()), refused)
     faults = broken_images((record.path for record in dataset.records), progress) if images else {}
     problems += [f"{path}: {fault}" for path, fault in faults.items()]
-    notes = [*dataset.notes, *(note for result in results.values() for note in result.notes), *refused.values()]
+    notes = [*dataset.notes, *(note for result in results.values() for note in result.notes)]
+    notes += refused.values() if runs else ()  # without any, the first is a problem
     return Report(
         dataset.name,
         fingerprint(dataset),
@@ -213,8 +216,10 @@ def _without_evaluation(results: Sequence[_Run], refused: Mapping[str, str]) -> 
     """Say that there is no number to be had of this copy, if that is so."""
     if any(result.matched for result in results):
         return []
-    why = "no query has a match under any protocol" if results else next(iter(refused.values()), "it has no protocol")
-    return [f"nothing can be evaluated: {why}"]
+    if results:
+        return ["nothing can be evaluated: no query has a match under any protocol"]
+    why = next(iter(refused.values()), "it has no protocol")
+    return [f"nothing can be evaluated: {why}; a test needs images of the splits query and gallery"]
 
 
 def _compare(name: str, found: Mapping[str, int], figures: Mapping[str, Any]) -> Iterator[Count]:
@@ -223,12 +228,8 @@ def _compare(name: str, found: Mapping[str, int], figures: Mapping[str, Any]) ->
         yield Count(f"{name} {what}", number, tuple(said) if isinstance(said, list) else (said,))
 
 
-WORDS = {"valid_queries": "with a match"}
-"""What tables call a count, where not by its own name."""
-
-
 def _counted(counts: Mapping[str, int]) -> dict[str, str]:
-    return {WORDS.get(what, what): f"{number:,}" for what, number in counts.items()}
+    return {COLUMNS.get(what, what): f"{number:,}" for what, number in counts.items()}
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:

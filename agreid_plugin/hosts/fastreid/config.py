@@ -62,7 +62,11 @@ KEYS = (
     Key("DATASETS.OWN.AERIAL_CAMERAS", [], "Datasets `folder` and `csv`: cameras in the air, if no view is given."),
     Key("INPUT.PIPELINE", [], "Transforms by name in order, `host` for the host's own; empty: the host's own alone."),
     Key("SOLVER.AMP.ON_CPU", False, "Run mixed precision on a CPU too, where it is usually many times slower."),
-    Key("SOLVER.WARMUP_EPOCHS", 0, "Epochs of warm-up; 0: the iterations that SOLVER.WARMUP_ITERS says."),
+    Key(
+        "SOLVER.WARMUP_EPOCHS",
+        0,
+        "Epochs of warm-up; 0: SOLVER.WARMUP_ITERS. One that does not fit takes half the run.",
+    ),
     Key("SOLVER.KEEP_CHECKPOINTS", 3, "The last checkpoints that stay beside the best and the final one; 0: all."),
     Key("SOLVER.CHECKPOINT_ITERS", 0, "Iterations between two checkpoints within an epoch; 0: none there."),
     Key("SOLVER.LOG_PERIOD", 20, "Iterations between two lines of progress in logs, metrics.json and TensorBoard."),

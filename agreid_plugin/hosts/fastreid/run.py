@@ -72,12 +72,13 @@ def train(args: Namespace) -> None:
 
 def _check_data(cfg, processes: int) -> None:
     """Check what the datasets decide, before the run's folder is made."""
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # the run reads them again, and its log has what is to be said of them
     try:
         batches.check_processes(cfg, processes)
         check_best_metric(cfg, [with_validation(test_set) for test_set in test_sets(cfg)])
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 def evaluate(args: Namespace) -> None:

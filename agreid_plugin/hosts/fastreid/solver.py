@@ -89,18 +89,18 @@ def _set_betas(cfg, optimizer: Optimizer) -> None:
 
 def warmup_iterations(cfg, iterations_per_epoch: int) -> int:
     """Return for how many iterations the learning rate warms up, whichever key says it, fitted to the run."""
-    warmup, iterations = _asked_warmup(cfg, iterations_per_epoch), cfg.SOLVER.MAX_EPOCH * iterations_per_epoch
+    warmup, iterations = _configured_warmup(cfg, iterations_per_epoch), cfg.SOLVER.MAX_EPOCH * iterations_per_epoch
     return fit_warmup(warmup, iterations, _left_by_warmup(cfg, iterations_per_epoch)) if iterations else warmup
 
 
 def warmup_note(cfg, iterations_per_epoch: int) -> str:
     """Say that the warm-up was shortened to fit into the run; nothing if it was not."""
-    warmup, fitted = _asked_warmup(cfg, iterations_per_epoch), warmup_iterations(cfg, iterations_per_epoch)
+    warmup, fitted = _configured_warmup(cfg, iterations_per_epoch), warmup_iterations(cfg, iterations_per_epoch)
     note = shortening(warmup, fitted, cfg.SOLVER.MAX_EPOCH * iterations_per_epoch)
     return f"SOLVER.WARMUP_{'EPOCHS' if cfg.SOLVER.WARMUP_EPOCHS else 'ITERS'}: {note}" if note else ""
 
 
-def _asked_warmup(cfg, iterations_per_epoch: int) -> int:
+def _configured_warmup(cfg, iterations_per_epoch: int) -> int:
     return cfg.SOLVER.WARMUP_EPOCHS * iterations_per_epoch or cfg.SOLVER.WARMUP_ITERS
 
 

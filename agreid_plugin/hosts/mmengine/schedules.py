@@ -31,7 +31,7 @@ class WarmupLR(_ParamScheduler):
 
     mmengine's own are counted in epochs or in iterations; here warm-up ends at an iteration, and the rest goes by
     epochs from there. A configuration writes `convert_to_iter_based=True`, which has mmengine tell L; E is that of the
-    run, or `end`.
+    run, or `end`. A warm-up that leaves the schedule nothing is shortened, see `fit_warmup`, and the log says so.
 
     Args:
         optimizer: what has the rates.
@@ -67,7 +67,7 @@ class WarmupLR(_ParamScheduler):
         self.epoch_length, self.epochs = epoch_length, end
         warmup_iters = whole("warmup_iters", warmup_iters, least=0)
         warmup_epochs = require_within("warmup_epochs", warmup_epochs, 0, math.inf)
-        self.warmup = self._fitted(int(warmup_iters or warmup_epochs * epoch_length))
+        self.warmup = self._fit(int(warmup_iters or warmup_epochs * epoch_length))
         self.warmup_factor = require_within("warmup_factor", warmup_factor, 0, 1)
         self.prepare()
         super().__init__(optimizer, "lr", 0, end * epoch_length, last_step, by_epoch=False, verbose=verbose)
@@ -77,7 +77,7 @@ class WarmupLR(_ParamScheduler):
         """Build it with what mmengine knows of the run."""
         return cls(*args, **kwargs)
 
-    def _fitted(self, warmup: int) -> int:
+    def _fit(self, warmup: int) -> int:
         iterations = self.epochs * self.epoch_length
         fitted = fit_warmup(warmup, iterations, self.left_by_warmup())
         note = shortening(warmup, fitted, iterations)
