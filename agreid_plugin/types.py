@@ -116,7 +116,7 @@ def platform_label(platform: str) -> int:
 class Batch:
     """Images and what is known of them; what nobody gave is None, what one image lacks is `UNKNOWN`.
 
-    Views may be given as words or `View`s, too, one an image, and None for an image of which nobody knows it.
+    Views may also be a list of words or members of `View`, one an image, with None where it is not known.
 
     Example:
         >>> batch = Batch(images=torch.zeros(2, 3, 256, 128), pids=torch.tensor([7, 9]))

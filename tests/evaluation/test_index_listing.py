@@ -37,7 +37,8 @@ def test_names_that_no_index_can_keep_are_refused_or_left_out(tmp_path, kind):
         (tmp_path / "crops.csv").write_text('path\n"crops/1_c1_a\nb.jpg"\ncrops/1_c2.jpg\n')
     for name in names:
         (crops / name).write_text("an image")
-    given = (tmp_path / "crops.csv" if kind == "table" else crops, "folder" if kind == "dataset" else "")
+    place = tmp_path / "crops.csv" if kind == "table" else crops
+    given = (place, "folder", ["train"]) if kind == "dataset" else (place,)
     entries, bad = list_gallery(*given, skip_bad_images=True)
     assert [entry.path for entry in entries] == [str(crops / "1_c2.jpg")]
     assert bad == [str(crops / name) for name in names if name != "1_c2.jpg"]
