@@ -17,5 +17,5 @@ _imports.watch()
 def __getattr__(name: str) -> object:
     """Import the `Extractor` when it is asked for: with it comes torch."""
     if name == "Extractor":
-        return import_module("agreid_plugin.hosts.extractor").Extractor
+        return import_module("agreid_plugin.inference.extractor").Extractor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,13 +35,13 @@ def _mended_by(compat: str, name: str) -> Callable[[Execute], None]:
 
     def run(execute: Execute) -> None:
         execute()
-        importlib.import_module(f"agreid_plugin.hosts.mmengine.{compat}").PATCHES.apply(name)
+        importlib.import_module(f"agreid_plugin.hosts.mmengine.compat.{compat}").PATCHES.apply(name)
 
     return run
 
 
 MENDED = {
-    "compat": (
+    "mmengine_fixes": (
         "mmengine.utils.package_utils",
         "mmengine.dist.utils",
         "mmengine.model.wrappers.distributed",
@@ -49,7 +49,7 @@ MENDED = {
         "mmengine.runner.checkpoint",
         "mmengine.fileio.handlers.yaml_handler",
     ),
-    "compat_mmpretrain": (
+    "mmpretrain_fixes": (
         "mmpretrain.utils.dependency",
         "mmpretrain.models.backbones.base_backbone",
         "mmpretrain.evaluation.metrics.retrieval",

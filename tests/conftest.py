@@ -18,7 +18,7 @@ from zygote import zygote
 from agreid_plugin.cli import main
 from agreid_plugin.data import pictures
 from agreid_plugin.data.images import read_image
-from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.synth import make_agsynth
 
 torch.set_num_threads(1)  # the networks here are too small to share out
 

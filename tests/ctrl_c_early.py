@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from agreid_plugin.cli import main
-from agreid_plugin.hosts.fastreid.hooks import StepTold
+from agreid_plugin.hosts.fastreid.engine.hooks import StepTold
 
 LONGEST = 60  # seconds until who started it ends it
 told = StepTold.before_step

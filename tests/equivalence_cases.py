@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from agreid_plugin.hosts.fastreid.losses import LOSSES, build_objectives
+from agreid_plugin.hosts.fastreid.models.losses import LOSSES, build_objectives
 from agreid_plugin.losses import IdentityLoss, OnFeatures, OnLogits, OnParts, OrthogonalLoss, TripletLoss
 from agreid_plugin.methods.clip_reid import CLIPBaseline, CLIPReID
 from agreid_plugin.nn.bnneck import BNNeck

@@ -29,7 +29,7 @@ from agreid_plugin.evaluation import (
     table,
 )
 from agreid_plugin.evaluation.calibration import Calibration, calibrate
-from agreid_plugin.evaluation.feature_cache import FeatureCache
+from agreid_plugin.retrieval.feature_cache import FeatureCache
 
 MAKER = "a model"
 ODD_ARRAYS = [

@@ -12,10 +12,11 @@ from fuzz_cases import damaged_json, damaged_yaml
 from fuzz_targets import Target
 
 from agreid_plugin.cli.ablate import read_grid
-from agreid_plugin.hosts.fastreid import ablate, checks
+from agreid_plugin.hosts.fastreid import ablate
 from agreid_plugin.hosts.fastreid.ablation_runs import RECORD
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.mmengine import config as of_mmengine
+from agreid_plugin.hosts.fastreid.config import checks
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.mmengine.config import loading as of_mmengine
 
 VDT = {
     "MODEL": {

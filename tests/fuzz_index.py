@@ -13,8 +13,8 @@ from fuzz_cases import changed, damaged
 from fuzz_targets import Target
 from hypothesis import strategies as st
 
-from agreid_plugin.evaluation.index import Chunk, Entry, build_index, open_index
-from agreid_plugin.evaluation.index.folder import TABLE
+from agreid_plugin.retrieval.index import Chunk, Entry, build_index, open_index
+from agreid_plugin.retrieval.index.folder import TABLE
 
 COUNT, WIDTH = 60, 4
 VECTORS = np.random.default_rng(0).normal(size=(COUNT, WIDTH)).astype(np.float32)

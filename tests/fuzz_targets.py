@@ -17,7 +17,7 @@ from data import trees
 from fuzz_cases import ODD_TEXTS, damaged, damaged_json, damaged_yaml
 from hypothesis import strategies as st
 
-from agreid_plugin.data.captioning import AttributeBackend, load_subjects, with_attributes, write_captions
+from agreid_plugin.captioning import AttributeBackend, load_subjects, with_attributes, write_captions
 from agreid_plugin.data.captions import back_translations
 from agreid_plugin.data.check import check
 from agreid_plugin.data.datasets import load

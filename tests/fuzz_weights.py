@@ -21,7 +21,7 @@ from safetensors.torch import load as of_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
-from agreid_plugin.hosts.weights import load_weights
+from agreid_plugin.inference.weights import load_weights
 from agreid_plugin.nn.checkpoints import read_tensors
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.clip_weights import load_clip, quick_gelu_of
@@ -191,7 +191,7 @@ def _read_clip(file: Path) -> None:
 
 
 def _read_of_mmengine(file: Path) -> None:
-    from agreid_plugin.hosts.mmengine.checkpoints import load_from_local
+    from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import load_from_local
 
     assert isinstance(load_from_local(os.fspath(file), "cpu"), dict)
     _into(VIT)(file)

@@ -5,7 +5,7 @@ import signal
 import sys
 
 from agreid_plugin.cli import main
-from agreid_plugin.hosts.fastreid.hooks import StepTold
+from agreid_plugin.hosts.fastreid.engine.hooks import StepTold
 
 told = StepTold.before_step
 

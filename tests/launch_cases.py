@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from agreid_plugin.data.whole_files import whole_file
+from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.engine.distributed import launch
+from agreid_plugin.engine.distributed.process_group import at_step, member
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts import launching
-from agreid_plugin.hosts.process_group import at_step, member
 
 ALONE = {"launcher": None, "num_gpus": None, "num_machines": 1, "machine_rank": 0, "dist_url": None, "resume": False}
 OF_SRUN = {
@@ -113,9 +113,9 @@ def as_a_task(rank: int, environment: dict[str, str], how: str, folder: str) -> 
         work(how, folder)
 
     try:
-        with launching.started(args := arguments(None, 60.0)):
-            launching.claim(Path(folder), args)
-            launching.launch(grouped_work, (), args)
+        with launch.started(args := arguments(None, 60.0)):
+            launch.claim(Path(folder), args)
+            launch.launch(grouped_work, (), args)
         outcome = "done"
     except (Exception, SystemExit) as error:
         outcome = f"{type(error).__name__}: {error}"
@@ -126,7 +126,7 @@ def as_a_task(rank: int, environment: dict[str, str], how: str, folder: str) -> 
 
 def sleeping_training(cfg, args: Namespace) -> None:
     """fast-reid's training in one of two processes, the second of which sleeps at step 2."""
-    from agreid_plugin.hosts.fastreid import hooks, run
+    from agreid_plugin.hosts.fastreid.engine import hooks, run
 
     told = hooks.StepTold.before_step
 

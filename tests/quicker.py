@@ -3,9 +3,9 @@
 import gc
 from importlib.util import find_spec
 
-from agreid_plugin.hosts import workers
+from agreid_plugin.engine.distributed import worker
 
-HOSTS = ("agreid_plugin.hosts.fastreid.run", "agreid_plugin.hosts.mmengine.run")
+HOSTS = ("agreid_plugin.hosts.fastreid.engine.run", "agreid_plugin.hosts.mmengine.engine.run")
 
 
 def import_hosts_once() -> None:
@@ -13,8 +13,8 @@ def import_hosts_once() -> None:
 
     It imports what the first test that needs it asks for, and serves all the others, too.
     """
-    native = workers._context
-    workers._context = lambda modules: native([*HOSTS, *modules])
+    native = worker._context
+    worker._context = lambda modules: native([*HOSTS, *modules])
 
 
 def leave_imports_alone() -> None:

@@ -9,8 +9,8 @@ from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from agreid_plugin.hosts.fastreid.attributes import with_attributes
-from agreid_plugin.hosts.fastreid.config import changed, load_config
+from agreid_plugin.hosts.fastreid.config.loading import changed, load_config
+from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
 
 PROJECTS = ROOT / "projects"
 IDENTITIES = {"CARGO": 2500, "CP2108": 1442, "TAG_PEDES": 4840}  # as published

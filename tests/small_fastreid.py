@@ -14,10 +14,10 @@ from fastreid.utils import comm
 from torch import nn
 
 from agreid_plugin.cli import main
-from agreid_plugin.hosts.fastreid import config
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.distributed import local_group
-from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.hosts.fastreid.config import loading
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.engine.distributed import local_group
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 
 VISA = {
     "MODEL": {
@@ -55,7 +55,7 @@ def forget_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the keys that a test declares from here on be gone after it."""
     monkeypatch.setattr("fastreid.config.defaults._C", get_cfg())
     for name in ("_docs", "_entries"):
-        monkeypatch.setattr(config, name, dict(getattr(config, name)))
+        monkeypatch.setattr(loading, name, dict(getattr(loading, name)))
 
 
 def train_once(path: Path, *overrides: object) -> str:

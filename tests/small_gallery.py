@@ -9,8 +9,8 @@ from fastreid.modeling import build_model
 
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.images import read_image
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.transforms import build_transforms
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.types import Record
 
 SETTINGS = {

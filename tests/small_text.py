@@ -7,8 +7,8 @@ import pytest
 import torch
 from small_fastreid import write_tiny
 
-from agreid_plugin.data.synth import make_agsynth
-from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.synth import make_agsynth
 from agreid_plugin.types import View
 
 SHAPE = {"WIDTH": 16, "LAYERS": 3, "HEADS": 2, "TEXT_WIDTH": 8, "TEXT_LAYERS": 2, "TEXT_HEADS": 2, "EMBED_DIM": 8}

@@ -11,7 +11,7 @@ from conftest import assert_one_line
 
 from agreid_plugin.cli.main import build_parser
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts import input_error_in
+from agreid_plugin.host import input_error_in
 
 
 def test_config_file_that_does_not_exist(fastreid_command):
@@ -161,7 +161,8 @@ def test_list_of_components_is_by_kind_and_owner(fastreid_command, monkeypatch):
     """Parts that other packages register stand under the name of their package."""
     from fastreid.modeling.heads import REID_HEADS_REGISTRY
 
-    from agreid_plugin.hosts.fastreid import losses, transforms
+    from agreid_plugin.hosts.fastreid.data import transforms
+    from agreid_plugin.hosts.fastreid.models import losses
 
     class TheirPart:
         """Theirs. And more of it."""

@@ -10,7 +10,7 @@ from PIL import Image
 
 from agreid_plugin.cli import main
 from agreid_plugin.data.datasets import load
-from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.synth import make_agsynth
 
 pytestmark = pytest.mark.usefixtures("without_proxy")
 

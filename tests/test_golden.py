@@ -15,10 +15,11 @@ from golden.recording import arrays_of, assert_near, shapes_of
 from torch import Tensor
 
 from agreid_plugin.losses import LoadBalanceLoss
-from agreid_plugin.methods.conversion import EXPERT_PARTS, Converted, convert_visa
 from agreid_plugin.methods.visa import Queries, ViSA, ViSAOutputs, build_backbone
+from agreid_plugin.methods.visa.convert import EXPERT_PARTS, convert_visa
 from agreid_plugin.nn.experts import Routing
 from agreid_plugin.nn.graph import nearest_patches
+from agreid_plugin.nn.key_mapping import Converted
 from agreid_plugin.nn.vit import build_vit
 from agreid_plugin.types import Batch
 

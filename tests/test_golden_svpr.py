@@ -16,10 +16,11 @@ from small_svpr import THREE_WORDS
 from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
-from agreid_plugin.methods.conversion import Converted, convert_svpr
 from agreid_plugin.methods.svpr import SVPR, Refined, SVPRFeatures, SVPROutputs
 from agreid_plugin.methods.svpr.asmoe import AttributeFeatures
+from agreid_plugin.methods.svpr.convert import convert_svpr
 from agreid_plugin.nn.clip_build import build_clip
+from agreid_plugin.nn.key_mapping import Converted
 from agreid_plugin.types import UNKNOWN, Batch
 
 SHAPES = shapes_of("svpr_agreidv1")

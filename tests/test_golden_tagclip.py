@@ -16,7 +16,6 @@ from golden import detweights_clip as detweights
 from golden.recording import FOLDER, arrays_of, assert_near, shapes_of
 from torch import Tensor
 
-from agreid_plugin.methods.conversion import Converted, convert_tag_clip
 from agreid_plugin.methods.tag_clip import (
     TAGCLIP,
     Encoded,
@@ -25,7 +24,9 @@ from agreid_plugin.methods.tag_clip import (
     TextFeatures,
     read_texts,
 )
+from agreid_plugin.methods.tag_clip.convert import convert_tag_clip
 from agreid_plugin.nn.clip_build import build_clip
+from agreid_plugin.nn.key_mapping import Converted
 from agreid_plugin.types import Batch
 
 SHAPES = shapes_of("tagclip")

@@ -22,11 +22,11 @@ from recipe_pairs import IDENTITIES, PROJECTS, RECIPES, both_forms, name_of, pre
 from torch import nn
 
 from agreid_plugin.cli.main import build_parser
-from agreid_plugin.data.synth import make_agsynth
-from agreid_plugin.hosts.fastreid import catalog
-from agreid_plugin.hosts.fastreid.config import declared, load_config
-from agreid_plugin.hosts.mmengine import catalog as mmengine_catalog
+from agreid_plugin.hosts.fastreid.commands import catalog
+from agreid_plugin.hosts.fastreid.config.loading import declared, load_config
 from agreid_plugin.hosts.mmengine import registry
+from agreid_plugin.hosts.mmengine.commands import catalog as mmengine_catalog
+from agreid_plugin.synth import make_agsynth
 
 FOLDER = Path(__file__).parent / "snapshots"
 TOLERANCE = 1e-4

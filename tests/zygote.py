@@ -27,15 +27,15 @@ from quicker import format_once, leave_imports_alone
 
 EVENTS = {
     "fastreid": {
-        "step": ("agreid_plugin.hosts.fastreid.loop", "ResumableTrainer", "run_step"),
-        "hooks": ("agreid_plugin.hosts.fastreid.loop", "ResumableTrainer", "after_step"),
-        "evaluate": ("agreid_plugin.hosts.fastreid.evaluator", "MultiProtocolEvaluator", "process"),
-        "set up": ("agreid_plugin.hosts.fastreid.trainer", "Trainer", "resume_or_load"),
+        "step": ("agreid_plugin.hosts.fastreid.engine.loop", "ResumableTrainer", "run_step"),
+        "hooks": ("agreid_plugin.hosts.fastreid.engine.loop", "ResumableTrainer", "after_step"),
+        "evaluate": ("agreid_plugin.hosts.fastreid.engine.evaluator", "MultiProtocolEvaluator", "process"),
+        "set up": ("agreid_plugin.hosts.fastreid.engine.trainer", "Trainer", "resume_or_load"),
     },
     "mmengine": {
         "step": ("mmengine.model.base_model.base_model", "BaseModel", "train_step"),
         "hooks": ("mmengine.runner.loops", "EpochBasedTrainLoop", "run_iter"),
-        "evaluate": ("agreid_plugin.hosts.mmengine.metrics", "MultiProtocolMetric", "process"),
+        "evaluate": ("agreid_plugin.hosts.mmengine.engine.metrics", "MultiProtocolMetric", "process"),
         "set up": ("mmengine.runner.runner", "Runner", "load_or_resume"),
     },
 }
@@ -111,10 +111,10 @@ def zygote(*hosts: str):
 def _serve(hosts: list[str]) -> None:
     import torch
 
-    from agreid_plugin.hosts import workers
+    from agreid_plugin.engine.distributed import worker
 
     torch.set_num_threads(1)
-    workers._context = lambda _: multiprocessing.get_context("fork")
+    worker._context = lambda _: multiprocessing.get_context("fork")
     for host in hosts:
         importlib.import_module(f"agreid_plugin.hosts.{host}.run")
         for module, *_ in EVENTS[host].values():

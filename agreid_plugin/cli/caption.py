@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agreid_plugin.cli import reading
+from agreid_plugin.cli import dataset_options
 from agreid_plugin.errors import InputError, printable, require_within
 
 if TYPE_CHECKING:
-    from agreid_plugin.data.captioning import Subject
+    from agreid_plugin.captioning import Subject
 
 DESCRIPTION = """Describe people in images by a multimodal model, or from their attributes alone, and write the captions
 as TAG-PEDES does: a JSON list of {file_path, id, captions, cam_id}, cam_id 0 aerial and 1 ground. Two captions an image
@@ -54,7 +54,7 @@ def _add_images(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dataset", metavar="NAME", help="or a dataset that can be read; see 'fastreid data list'")
     group.add_argument("--root", metavar="DIR", help="the dataset's folder, or the one that holds it; paths start here")
     group.add_argument("--splits", nargs="+", default=[], metavar="S", help="only these (default: all there are)")
-    reading.add_own(group)
+    dataset_options.add_own(group)
     group.add_argument("--attributes", metavar="FILE", help="what is known of people: CSV or JSON, see below")
     group.add_argument("--limit", type=int, metavar="N", help="only N images, spread over all of them")
     group.add_argument(
@@ -106,7 +106,7 @@ def _add_backend(group: argparse._ArgumentGroup) -> None:
 
 
 def _caption(args: argparse.Namespace) -> int:
-    from agreid_plugin.data import captioning
+    from agreid_plugin import captioning
 
     stop = threading.Event()
     if not args.dry_run:
@@ -138,7 +138,7 @@ def _caption(args: argparse.Namespace) -> int:
 
 
 def _backend(args: argparse.Namespace, stop: threading.Event) -> Any:
-    from agreid_plugin.data.captioning import AttributeBackend, Endpoint, ModelBackend
+    from agreid_plugin.captioning import AttributeBackend, Endpoint, ModelBackend
 
     if args.backend == "attributes":
         return AttributeBackend(args.seed)
@@ -176,7 +176,7 @@ def _fields(text: str | None) -> dict[str, Any]:
 
 def _subjects(args: argparse.Namespace) -> tuple[list[Subject], dict[str, str]]:
     """Return the images to describe, and those left out with the reason."""
-    from agreid_plugin.data.captioning import large_enough, spread, unreadable, with_attributes
+    from agreid_plugin.captioning import large_enough, spread, unreadable, with_attributes
 
     subjects = _load(args)
     subjects = spread(subjects, args.limit) if args.limit is not None else subjects
@@ -204,11 +204,11 @@ def _paths(subjects: Iterable[Subject]) -> set[str]:
 
 
 def _load(args: argparse.Namespace) -> list[Subject]:
-    from agreid_plugin.data.captioning import load_subjects
+    from agreid_plugin.captioning import load_subjects
 
     if bool(args.images) == bool(args.dataset):
         raise InputError("name the images: either --images DIR, or --dataset NAME with --root DIR")
     if bool(args.dataset) != bool(args.root):
         raise InputError("--dataset and --root belong together: the dataset's name and its folder")
-    dataset, root = (reading.find_dataset(args.dataset), args.root) if args.dataset else ("folder", args.images)
-    return load_subjects(dataset, root, args.splits, args.skip_bad_names, **reading.own_options(args))
+    dataset, root = (dataset_options.find_dataset(args.dataset), args.root) if args.dataset else ("folder", args.images)
+    return load_subjects(dataset, root, args.splits, args.skip_bad_names, **dataset_options.own_options(args))

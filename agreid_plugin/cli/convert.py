@@ -34,7 +34,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _convert(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.fastreid.convert import convert
+    from agreid_plugin.hosts.fastreid.commands.convert import convert
 
     for line in convert(args.method, args.released, args.config_file, args.out):
         print(line)

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from agreid_plugin.cli import arguments, caption, reading
+from agreid_plugin.cli import arguments, caption, dataset_options
 from agreid_plugin.errors import InputError, unknown
 
 MAKE_EXAMPLES = """examples:
@@ -78,14 +78,14 @@ def _add_check(actions: argparse._SubParsersAction) -> None:
     check.add_argument("--root", required=True, metavar="DIR", help="the dataset's folder, or the one that holds it")
     check.add_argument("--no-images", action="store_true", help="do not decode the images")
     check.add_argument("--skip-bad-names", action="store_true", help="leave out images whose names do not fit")
-    reading.add_own(check)
+    dataset_options.add_own(check)
     check.add_argument("--split", metavar="S", help="own folder or table: of images that name none (default: train)")
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     check.set_defaults(run=_check)
 
 
 def _make(args: argparse.Namespace) -> None:
-    from agreid_plugin.data.synth import contact_sheet, make_agsynth
+    from agreid_plugin.synth import contact_sheet, make_agsynth
 
     if args.name != "agsynth":
         raise unknown("dataset to make", args.name, ["agsynth"])
@@ -110,9 +110,9 @@ def _make(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace) -> int:
     from agreid_plugin.data.check import check
     from agreid_plugin.data.datasets import load
-    from agreid_plugin.data.synth import is_agsynth
+    from agreid_plugin.synth import is_agsynth
 
-    name, options = reading.find_dataset(args.name), reading.own_options(args)
+    name, options = dataset_options.find_dataset(args.name), dataset_options.own_options(args)
     dataset = load(name, args.root, skip_bad_names=args.skip_bad_names, **options)
     synthetic = is_agsynth(Path(dataset.records[0].path))
     report = check(dataset, images=not args.no_images, progress=sys.stderr.isatty(), published=not synthetic)
@@ -126,7 +126,7 @@ def _check(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> None:  # noqa: ARG001
     from agreid_plugin.data.datasets import DATASETS
     from agreid_plugin.data.protocols import protocols
-    from agreid_plugin.hosts import load_plugins
+    from agreid_plugin.host import load_plugins
 
     load_plugins()
     for name, source in DATASETS.items():

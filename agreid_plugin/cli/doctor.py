@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from agreid_plugin.hosts import HOSTS, INSTALL, installed
+from agreid_plugin.host import HOSTS, INSTALL, installed
 
 EXAMPLES = """examples:
   fastreid doctor
@@ -37,19 +37,20 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from agreid_plugin.hosts import run_card, smoke, surroundings, weight_files
+    from agreid_plugin.engine import environment_report, run_card, smoke
+    from agreid_plugin.inference import weight_files
 
     here = [host for host in HOSTS if installed(host)]
     checks = [finding for host in here for finding in _part(host, "diagnosis").diagnose()]
     weights = weight_files.examined(args.weights or weight_files.found_files())
-    room = surroundings.room(args.output)
+    room = environment_report.room(args.output)
     if not args.quick:
         checks += smoke.smoke({HOSTS[host]: _part(host, "smoke").train for host in here})
     report = {
         "versions": run_card.versions(),
         "devices": run_card.devices(),
         "repairs": {HOSTS[host]: _part(host, "compat").applied() for host in here},
-        "datasets": surroundings.datasets(args.root),
+        "datasets": environment_report.datasets(args.root),
         "weights": weights,
         "disk": room,
         "checks": checks,
@@ -63,7 +64,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _part(host: str, name: str) -> ModuleType:
-    return import_module(f"agreid_plugin.hosts.{host}.{name}")
+    return import_module(f"agreid_plugin.hosts.{host}.commands.{name}")
 
 
 def _print(report: dict[str, Any]) -> None:

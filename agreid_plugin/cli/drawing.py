@@ -12,8 +12,8 @@ from agreid_plugin.cli.arguments import check_file, require_counts
 from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
-    from agreid_plugin.hosts.picturing import Drawn, Subject
     from agreid_plugin.types import Record
+    from agreid_plugin.visualize.figures import Drawn, Subject
 
 MOST_DRAWN = 400  # images in a picture of rankings; more would not open anywhere
 MOST_EXAMPLES = 50  # images that something is drawn over
@@ -24,7 +24,7 @@ def ranks(args: argparse.Namespace) -> None:
     _check(args, "queries", "top")
     if args.queries * args.top > MOST_DRAWN:
         raise InputError(f"a picture has {MOST_DRAWN} images at most, not {args.queries * args.top}: lower --top")
-    from agreid_plugin.hosts.picturing import draw_ranks
+    from agreid_plugin.visualize.figures import draw_ranks
 
     _write(args, draw_ranks(_subject(args), args.order, args.queries, args.top, args.seed))
 
@@ -32,21 +32,21 @@ def ranks(args: argparse.Namespace) -> None:
 def tsne(args: argparse.Namespace) -> None:
     """Draw test images on a plane."""
     _check(args, "identities", "most")
-    from agreid_plugin.hosts import picturing
+    from agreid_plugin.visualize import figures
 
     if args.features and args.compare and not args.compare.endswith(".npz"):
         raise InputError(f"--compare {args.compare}: features of a file compare with those of another, an npz")
     subject, others = _subject(args), {}
     if args.compare:
-        features = picturing.compared_features(subject, args.compare, args.config_file, args.overrides, args.device)
-        others[args.compare if args.compare == picturing.UNTRAINED else Path(args.compare).stem] = features
-    _write(args, picturing.draw_tsne(subject, others, args.identities, args.most, args.seed))
+        features = figures.compared_features(subject, args.compare, args.config_file, args.overrides, args.device)
+        others[args.compare if args.compare == figures.UNTRAINED else Path(args.compare).stem] = features
+    _write(args, figures.draw_tsne(subject, others, args.identities, args.most, args.seed))
 
 
 def experts(args: argparse.Namespace) -> None:
     """Draw which experts are asked."""
     _check(args)
-    from agreid_plugin.hosts.picturing import draw_expert_shares
+    from agreid_plugin.visualize.figures import draw_expert_shares
 
     _write(args, draw_expert_shares(_subject(args), Path(args.config_file).parent))
 
@@ -54,7 +54,7 @@ def experts(args: argparse.Namespace) -> None:
 def graph(args: argparse.Namespace) -> None:
     """Draw chosen patches."""
     _check(args, "queries", "count")
-    from agreid_plugin.hosts.picturing import draw_graph
+    from agreid_plugin.visualize.figures import draw_graph
 
     subject = _subject(args)
     _write(args, draw_graph(subject, _records(args, subject), args.queries))
@@ -63,7 +63,7 @@ def graph(args: argparse.Namespace) -> None:
 def attention(args: argparse.Namespace) -> None:
     """Draw attention."""
     _check(args, "count")
-    from agreid_plugin.hosts.picturing import draw_attention
+    from agreid_plugin.visualize.figures import draw_attention
 
     subject = _subject(args)
     _write(args, draw_attention(subject, _records(args, subject)))
@@ -72,7 +72,7 @@ def attention(args: argparse.Namespace) -> None:
 def plrm(args: argparse.Namespace) -> None:
     """Draw what PLRM does."""
     _check(args, "count", "draws")
-    from agreid_plugin.hosts.picturing import draw_plrm
+    from agreid_plugin.visualize.figures import draw_plrm
 
     options = {name: getattr(args, name) for name in ("n", "p_0", "c_weight", "theta_max", "alpha", "fill")}
     _write(args, draw_plrm(_paths(args), args.size, args.draws, args.seed, options))
@@ -83,7 +83,7 @@ def report(args: argparse.Namespace) -> None:
     path = Path(args.out)
     _check_seed(args.seed)
     check_file("--out", path, (".html", ".htm"))
-    from agreid_plugin.hosts.run_pictures import report_page
+    from agreid_plugin.visualize.run_page import report_page
 
     content = report_page(args.folder, args.weights, args.protocol, args.overrides, args.device, args.seed, gallery.say)
     gallery.put(path, lambda draft: draft.write_text(content, encoding="utf-8"))
@@ -106,8 +106,8 @@ def _check_seed(seed: int) -> None:
 
 
 def _subject(args: argparse.Namespace) -> Subject:
-    from agreid_plugin.hosts.picturing import Subject
-    from agreid_plugin.hosts.tested import load_tested, of_features
+    from agreid_plugin.inference.evaluation_sets import load_tested, of_features
+    from agreid_plugin.visualize.figures import Subject
 
     protocol = getattr(args, "protocol", "")
     if getattr(args, "features", None):

@@ -29,7 +29,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _explain(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.fastreid.explain import explain
+    from agreid_plugin.hosts.fastreid.commands.explain import explain
 
     for title, rows in explain(args.config_file, args.overrides).items():
         print(f"{title}:")

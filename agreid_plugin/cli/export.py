@@ -72,8 +72,8 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 def _export(args: argparse.Namespace) -> None:
     from agreid_plugin.deploy import ExportedModel
     from agreid_plugin.evaluation import save_features
-    from agreid_plugin.hosts.export_samples import features_by
-    from agreid_plugin.hosts.exporting import Wanted, check_wanted, export, files_of
+    from agreid_plugin.inference.export.exporter import Wanted, check_wanted, export, files_of
+    from agreid_plugin.inference.export.samples import features_by
 
     images = Path(args.images) if args.images else None
     wanted = Wanted(Path(args.out), args.format, args.tower, args.view, args.int8, args.tolerance, images)

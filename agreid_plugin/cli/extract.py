@@ -39,7 +39,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _extract(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.extraction import Extraction, check_output, extract
+    from agreid_plugin.inference.extraction import Extraction, check_output, extract
 
     path = Path(args.out)
     check_output(path, args.force)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agreid_plugin.cli.arguments import add_config, add_overrides, add_trust, require_counts
-from agreid_plugin.cli.reading import find_dataset
+from agreid_plugin.cli.dataset_options import find_dataset
 from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
-    from agreid_plugin.evaluation.index import Entry, Where
-    from agreid_plugin.hosts.extractor import Extractor
+    from agreid_plugin.inference.extractor import Extractor
+    from agreid_plugin.retrieval.index import Entry, Where
     from agreid_plugin.types import View
 
 VIEWS = ("aerial", "ground")
@@ -96,7 +96,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 def where_of(args: argparse.Namespace, paths: tuple[str, ...] = ()) -> Where:
     """Return the conditions of a command line."""
-    from agreid_plugin.evaluation.index import Where, parse_time
+    from agreid_plugin.retrieval.index import Where, parse_time
 
     for text in args.where:
         if "=" not in text:
@@ -122,7 +122,7 @@ def view_asked(args: argparse.Namespace) -> View | None:
 
 def extractor_of(args: argparse.Namespace, normalize: bool = True) -> Extractor:
     """Build the model of a command line."""
-    from agreid_plugin.hosts.extractor import Extractor
+    from agreid_plugin.inference.extractor import Extractor
 
     require_counts(args, "batch_size")
     return Extractor.from_config(
@@ -138,7 +138,7 @@ def extractor_of(args: argparse.Namespace, normalize: bool = True) -> Extractor:
 def entries_of(args: argparse.Namespace) -> list[Entry]:
     """Return the images of a command line; say of which splits of a dataset, and which are left out for their names."""
     from agreid_plugin.data.bad_images import listed
-    from agreid_plugin.evaluation.index.listing import BAD_NAMES, list_gallery
+    from agreid_plugin.retrieval.index.listing import BAD_NAMES, list_gallery
 
     if args.splits and not args.dataset:
         raise InputError("--splits are of a dataset: name it with --dataset")
@@ -166,7 +166,7 @@ def say(line: str) -> None:
 
 def put(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file in full or not at all; `write` is given the name of its draft."""
-    from agreid_plugin.data.whole_files import told_unwritten, whole_file
+    from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 
     with told_unwritten(path), whole_file(path) as draft:
         write(draft)

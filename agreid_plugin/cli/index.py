@@ -10,8 +10,8 @@ from agreid_plugin.cli import gallery
 from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
-    from agreid_plugin.evaluation.index import Chunk, Info
-    from agreid_plugin.hosts.extraction import Extraction
+    from agreid_plugin.inference.extraction import Extraction
+    from agreid_plugin.retrieval.index import Chunk, Info
 
 EXAMPLES = """examples:
   fastreid index build --index people --images crops.csv --config my.yml --weights best.pth
@@ -89,8 +89,8 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(args: argparse.Namespace) -> None:
-    from agreid_plugin.evaluation.index import build_index
-    from agreid_plugin.evaluation.index.base import check_kind
+    from agreid_plugin.retrieval.index import build_index
+    from agreid_plugin.retrieval.index.base import check_kind
 
     check_kind(args.kind)
     maker, chunks, extraction = _source(args)
@@ -101,7 +101,7 @@ def _build(args: argparse.Namespace) -> None:
 
 
 def _add(args: argparse.Namespace) -> None:
-    from agreid_plugin.evaluation.index import open_index
+    from agreid_plugin.retrieval.index import open_index
 
     open_index(args.index, token=gallery.token_of(args)).close()  # before a model is built for nothing
     maker, chunks, extraction = _source(args)
@@ -114,7 +114,7 @@ def _add(args: argparse.Namespace) -> None:
 
 
 def _remove(args: argparse.Namespace) -> None:
-    from agreid_plugin.evaluation.index import open_index
+    from agreid_plugin.retrieval.index import open_index
 
     where = gallery.where_of(args, tuple(args.path))
     with open_index(args.index, write=True, token=gallery.token_of(args)) as index:
@@ -123,7 +123,7 @@ def _remove(args: argparse.Namespace) -> None:
 
 
 def _info(args: argparse.Namespace) -> None:
-    from agreid_plugin.evaluation.index import open_index
+    from agreid_plugin.retrieval.index import open_index
 
     with open_index(args.index, token=gallery.token_of(args)) as index:
         if args.check:
@@ -136,12 +136,12 @@ def _source(args: argparse.Namespace) -> tuple[str, Iterable[Chunk], Extraction 
     if args.features:
         if args.config_file or args.weights:
             raise InputError("--features are there already: leave out --config and --weights")
-        from agreid_plugin.evaluation.feature_files import read_features
+        from agreid_plugin.retrieval.feature_files import read_features
 
         return *read_features(args.features), None
     if not args.config_file:
         raise InputError("--images needs --config, and --weights, to make features of them")
-    from agreid_plugin.hosts.extraction import Extraction
+    from agreid_plugin.inference.extraction import Extraction
 
     entries = gallery.entries_of(args)
     extraction = Extraction(gallery.extractor_of(args), entries, args.skip_bad_images)
@@ -149,7 +149,7 @@ def _source(args: argparse.Namespace) -> tuple[str, Iterable[Chunk], Extraction 
 
 
 def _print(info: Info) -> None:
-    from agreid_plugin.evaluation.index.kinds import RECALL_AT
+    from agreid_plugin.retrieval.index.index_types import RECALL_AT
 
     exact = "exact" if info.kind == "flat" else f"looks at {info.effort} lists or candidates"
     rows = {

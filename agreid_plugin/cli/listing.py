@@ -9,10 +9,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts import HOSTS, installed
+from agreid_plugin.host import HOSTS, installed
 
 if TYPE_CHECKING:
-    from agreid_plugin.hosts.inventory import Entry
+    from agreid_plugin.engine.catalog import Entry
 
 EXAMPLES = """examples:
   fastreid list                 everything
@@ -63,10 +63,10 @@ def _list(args: argparse.Namespace) -> None:
 def _known(host: str | None) -> tuple[dict[str, list[Entry]], dict[str, str]]:
     """Return kind -> entries, and the sentences of configuration keys."""
     if host is None:
-        from agreid_plugin.hosts.inventory import without_a_host
+        from agreid_plugin.engine.catalog import without_a_host
 
         return without_a_host(), {}
-    catalog = import_module(f"agreid_plugin.hosts.{host}.catalog")
+    catalog = import_module(f"agreid_plugin.hosts.{host}.commands.catalog")
     return catalog.components(), catalog.keys() if host == "fastreid" else {}
 
 

@@ -28,7 +28,7 @@ from agreid_plugin.cli import (
     visualize,
 )
 from agreid_plugin.errors import InputError, RunError, Stopped, did_you_mean
-from agreid_plugin.hosts import input_error_in
+from agreid_plugin.host import input_error_in
 from agreid_plugin.trust import trust
 
 COMMANDS = (

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from agreid_plugin.cli import arguments
 from agreid_plugin.errors import require_known
-from agreid_plugin.hosts import HOSTS
+from agreid_plugin.host import HOSTS
 
 EXAMPLES = """examples:
   fastreid replay runs/mine/nan_step_1200.pth
@@ -31,9 +31,9 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _replay(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.steps import read_step
+    from agreid_plugin.engine.steps import read_step
 
     step = read_step(args.step)
     require_known(f"{args.step}: host", step.host, HOSTS)
-    for line in import_module(f"agreid_plugin.hosts.{step.host}.replay").replay(step, args.config_file):
+    for line in import_module(f"agreid_plugin.hosts.{step.host}.engine.replay").replay(step, args.config_file):
         print(line)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from agreid_plugin.errors import InputError, require_known
 
 if TYPE_CHECKING:
+    from agreid_plugin.engine.run_differences import Difference
     from agreid_plugin.evaluation import Metrics
-    from agreid_plugin.hosts.run_differences import Difference
 
 Results = dict[str, "Metrics"]
 
@@ -62,9 +62,9 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _with_paper(args: argparse.Namespace) -> None:
+    from agreid_plugin.engine.run_card import find_run_card
+    from agreid_plugin.engine.run_papers import paper_for
     from agreid_plugin.evaluation.paper_report import beside_paper
-    from agreid_plugin.hosts.run_card import find_run_card
-    from agreid_plugin.hosts.run_papers import paper_for
 
     (path,) = args.runs
     entries, card = _entries(path, args.protocol), find_run_card(path)
@@ -118,8 +118,8 @@ def _entries(path: str, protocol: str | None) -> Results:
 
 def _lacks_results(path: str) -> bool:
     """Whether a path is that of a run which was not evaluated."""
+    from agreid_plugin.engine.run_card import find_run_card
     from agreid_plugin.evaluation.results import FILE_NAME
-    from agreid_plugin.hosts.run_card import find_run_card
 
     return Path(path).is_dir() and not (Path(path) / FILE_NAME).exists() and find_run_card(path) is not None
 
@@ -138,15 +138,15 @@ def _shared(runs: Mapping[str, Results]) -> list[str]:
 
 def _differences(runs: Mapping[str, Results]) -> list[Difference] | None:
     """Return what the cards of two runs differ in; None if one of them has none."""
-    from agreid_plugin.hosts.run_card import find_run_card
-    from agreid_plugin.hosts.run_differences import differences
+    from agreid_plugin.engine.run_card import find_run_card
+    from agreid_plugin.engine.run_differences import differences
 
     a, b = map(find_run_card, runs)
     return None if a is None or b is None else differences(a, b)
 
 
 def _differences_text(runs: Mapping[str, Results]) -> list[str]:
-    from agreid_plugin.hosts.run_differences import HINTS
+    from agreid_plugin.engine.run_differences import HINTS
 
     found = _differences(runs)
     if found is None:

@@ -7,9 +7,9 @@ from importlib import import_module
 from types import ModuleType
 
 from agreid_plugin.cli import arguments
+from agreid_plugin.engine.distributed.environment import LAUNCHERS
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts import host_of
-from agreid_plugin.hosts.launchers import LAUNCHERS
+from agreid_plugin.host import host_of
 
 TRAIN_EXAMPLES = """examples:
   fastreid train --config projects/ViSA/cargo.yml
@@ -107,7 +107,7 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 def _run_of(args: argparse.Namespace) -> ModuleType:
     """Return the module that runs the host of a configuration."""
-    return import_module(f"agreid_plugin.hosts.{host_of(args.config_file)}.run")
+    return import_module(f"agreid_plugin.hosts.{host_of(args.config_file)}.engine.run")
 
 
 def _check(args: argparse.Namespace) -> None:

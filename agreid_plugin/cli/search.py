@@ -14,9 +14,9 @@ from agreid_plugin.cli.arguments import check_file, require_counts
 from agreid_plugin.errors import InputError, printable
 
 if TYPE_CHECKING:
-    from agreid_plugin.evaluation.index import GalleryIndex
-    from agreid_plugin.evaluation.search import Answer
-    from agreid_plugin.hosts.extractor import Extractor
+    from agreid_plugin.inference.extractor import Extractor
+    from agreid_plugin.retrieval.index import GalleryIndex
+    from agreid_plugin.retrieval.results import Answer
 
 EXAMPLES = """examples:
   fastreid search --config runs/visa/config.yaml --weights runs/visa/model_best.pth --index people --image someone.jpg
@@ -75,27 +75,27 @@ def _search(args: argparse.Namespace) -> None:
     sentences = [] if args.image else _sentences(args)
     _check(args, len(args.image or sentences))
     where = gallery.where_of(args)
-    from agreid_plugin.hosts import searching
+    from agreid_plugin.inference import gallery_search
 
     extractor = gallery.extractor_of(args)
     if args.gallery and args.view:
-        searching.check_view_filter(extractor)
+        gallery_search.check_view_filter(extractor)
     if args.image:
-        queries = searching.image_queries(extractor, args.image, args.query_view)
+        queries = gallery_search.image_queries(extractor, args.image, args.query_view)
     else:
-        queries = searching.text_queries(extractor, sentences)
+        queries = gallery_search.text_queries(extractor, sentences)
     with _opened(args, extractor) as index:
-        answers = searching.search(index, queries, args.top, where)
+        answers = gallery_search.search(index, queries, args.top, where)
     _print(answers, "no image of the gallery meets the conditions" if where else "the gallery has no images left")
     _write(args, answers)
 
 
 def _opened(args: argparse.Namespace, extractor: Extractor) -> AbstractContextManager[GalleryIndex]:
-    from agreid_plugin.hosts import searching
+    from agreid_plugin.inference import gallery_search
 
     if args.index:
-        return searching.opened(args.index, extractor, gallery.token_of(args), gallery.say)
-    return searching.gallery_of(extractor, args.gallery, args.cache, args.skip_bad_images, gallery.say)
+        return gallery_search.opened(args.index, extractor, gallery.token_of(args), gallery.say)
+    return gallery_search.gallery_of(extractor, args.gallery, args.cache, args.skip_bad_images, gallery.say)
 
 
 def _sentences(args: argparse.Namespace) -> list[str]:
@@ -131,7 +131,7 @@ def _check(args: argparse.Namespace, queries: int) -> None:
 
 
 def _print(answers: Sequence[Answer], nothing: str) -> None:
-    from agreid_plugin.evaluation.showing import table
+    from agreid_plugin.retrieval.result_page import table
 
     for answer in answers:
         print(printable(answer.query) if answer.is_image else f'"{printable(answer.query)}"')
@@ -141,7 +141,7 @@ def _print(answers: Sequence[Answer], nothing: str) -> None:
 
 
 def _write(args: argparse.Namespace, answers: Sequence[Answer]) -> None:
-    from agreid_plugin.evaluation.showing import page, plain, sheet
+    from agreid_plugin.retrieval.result_page import page, plain, sheet
 
     about = {"gallery": args.gallery or args.index, "config": args.config_file, "weights": args.weights}
     about |= {name: getattr(args, name) for name in gallery.FILTERS if getattr(args, name)}

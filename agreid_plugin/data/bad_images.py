@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
+from agreid_plugin.data.atomic_write import whole_file
 from agreid_plugin.data.images import ImageInputError
-from agreid_plugin.data.whole_files import whole_file
 from agreid_plugin.data.workers import Logbook
 from agreid_plugin.errors import InputError, printable, require_known
 

@@ -14,9 +14,9 @@ from tabulate import tabulate
 
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.datasets.files import few
-from agreid_plugin.data.decoding import broken_images
+from agreid_plugin.data.image_validation import broken_images
 from agreid_plugin.data.protocols import Protocol, select, unmatched, usable
-from agreid_plugin.data.protocols.reading import property_of
+from agreid_plugin.data.protocols.parser import property_of
 from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import printable
 from agreid_plugin.types import View

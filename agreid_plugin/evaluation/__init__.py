@@ -7,7 +7,7 @@ from agreid_plugin.evaluation.distances import Distances, FeatureDistances
 from agreid_plugin.evaluation.expansion import expand
 from agreid_plugin.evaluation.features import FeatureSet, load_features, save_features
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery
-from agreid_plugin.evaluation.one_pass import caption_meta, covered, evaluate_all, records_to_extract, sides
+from agreid_plugin.evaluation.multi_protocol import caption_meta, covered, evaluate_all, records_to_extract, sides
 from agreid_plugin.evaluation.ranking import Ranking, rank
 from agreid_plugin.evaluation.reranking import rerank
 from agreid_plugin.evaluation.results import (

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agreid_plugin.errors import InputError, require_known
-from agreid_plugin.evaluation.inputs import FeatureArray, Paths, checked_pair
+from agreid_plugin.evaluation.validation import FeatureArray, Paths, checked_pair
 
 MEMORY = 512
 """Megabytes an evaluation may use on top of the features."""

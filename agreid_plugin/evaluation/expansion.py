@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from agreid_plugin.evaluation.inputs import FeatureArray
 from agreid_plugin.evaluation.neighbors import joined, nearest
+from agreid_plugin.evaluation.validation import FeatureArray
 
 ROWS = 1024  # images whose neighbors' features are gathered together
 

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 from agreid_plugin.data.datasets import Dataset, Sides
 from agreid_plugin.data.datasets.arrays import read_arrays, told_in
 from agreid_plugin.data.datasets.files import MOST_LABEL, shown
-from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.inputs import as_features, check_lengths
 from agreid_plugin.evaluation.metrics import check_views
+from agreid_plugin.evaluation.validation import as_features, check_lengths
 from agreid_plugin.types import UNKNOWN, Record, View
 
 T = TypeVar("T")

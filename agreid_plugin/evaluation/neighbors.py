@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from agreid_plugin.evaluation.inputs import FeatureArray, checked_pair
+from agreid_plugin.evaluation.validation import FeatureArray, checked_pair
 
 ROWS = 256  # images whose distances to all others are made together on a GPU
 

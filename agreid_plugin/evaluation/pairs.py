@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from agreid_plugin.evaluation.distances import Distances, blocks
-from agreid_plugin.evaluation.matches import Matches
 from agreid_plugin.evaluation.metrics import label_name
+from agreid_plugin.evaluation.relevance import Matches
 
 KEPT = 2**20  # so many impostor pairs are always kept
 SPARE = 2  # times the highest rate asked for: a draw of identities may have to look further than the whole set

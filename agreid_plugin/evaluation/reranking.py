@@ -12,8 +12,8 @@ from torch import Tensor
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.distances import Distances, FeatureDistances
-from agreid_plugin.evaluation.inputs import FeatureArray
 from agreid_plugin.evaluation.neighbors import joined, nearest
+from agreid_plugin.evaluation.validation import FeatureArray
 
 ROWS = 2048  # images whose neighbors are expanded together
 PAIRS = 8192  # pairs whose features are gathered together

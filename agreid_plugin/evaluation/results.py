@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
+from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 from agreid_plugin.data.datasets.arrays import read_arrays
 from agreid_plugin.data.datasets.files import MOST_LABEL, read_json, shown
-from agreid_plugin.data.whole_files import told_unwritten, whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.confidence import require_comparable
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, means, views_word

@@ -13,7 +13,7 @@ import numpy as np
 from agreid_plugin.data.protocols import Meta, Protocol, Selection, select
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet
-from agreid_plugin.evaluation.matches import Matches
+from agreid_plugin.evaluation.relevance import Matches
 
 Pairs = list[tuple[np.ndarray, np.ndarray]]
 

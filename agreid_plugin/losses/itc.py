@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import require_within
 from agreid_plugin.losses.gathering import gather_features, gather_labels
-from agreid_plugin.losses.inputs import precise, require_pairs
+from agreid_plugin.losses.validation import precise, require_pairs
 
 MOST_SCALE = 100.0  # of a cosine, as CLIP has it; a learned scale is held below it where it is used
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_known, require_within
 from agreid_plugin.losses.gathering import processes
-from agreid_plugin.losses.inputs import precise
+from agreid_plugin.losses.validation import precise
 
 KINDS = ("cosine", "dot")
 

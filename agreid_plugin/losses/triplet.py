@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.losses.gathering import gather_features, gather_labels
-from agreid_plugin.losses.inputs import precise, require_features
+from agreid_plugin.losses.validation import precise, require_features
 
 SMALLEST = 1e-12  # of a squared distance, so that its root has a slope
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.losses.gathering import shared_count
-from agreid_plugin.losses.inputs import precise, require_labels
+from agreid_plugin.losses.validation import precise, require_labels
 from agreid_plugin.types import UNKNOWN, View
 
 

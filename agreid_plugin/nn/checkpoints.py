@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from agreid_plugin.archives import ALWAYS_FINE, is_tar, refuse_bomb
 from agreid_plugin.errors import InputError, MissingInputError, first_line
-from agreid_plugin.nn.pickles import load_trusted
-from agreid_plugin.nn.scripts import is_script, read_script
-from agreid_plugin.nn.stand_ins import load_plain
+from agreid_plugin.nn.inert_objects import load_plain
+from agreid_plugin.nn.pickle_scan import load_trusted
+from agreid_plugin.nn.torchscript_reader import is_script, read_script
 
 # What the readers of torch, numpy and safetensors raise on a file that is cut off, damaged or something else.
 _UNREADABLE = (

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.nn.usage import Sent
+from agreid_plugin.nn.expert_usage import Sent
 
 
 @dataclass(frozen=True)

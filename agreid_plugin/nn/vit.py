@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from agreid_plugin.errors import InputError, require_known, require_within
 from agreid_plugin.nn.attention import Block, draw_linear
 from agreid_plugin.nn.module_lists import ModuleListOf
-from agreid_plugin.nn.sizes import pair, patch_grid, whole
+from agreid_plugin.nn.size_checks import pair, patch_grid, whole
 
 Hook = Callable[[int, Tensor], Tensor]
 """Takes a block's number and all tokens (B, 1+T+N, D), and returns the tokens to go on with."""

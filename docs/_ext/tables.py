@@ -16,8 +16,8 @@ OURS = "agreid_plugin"
 
 def keys() -> str:
     """Return a table for each group of configuration keys: name, default, sentence."""
-    from agreid_plugin.hosts.fastreid.catalog import keys as declared
-    from agreid_plugin.hosts.fastreid.config import get_cfg
+    from agreid_plugin.hosts.fastreid.commands.catalog import keys as declared
+    from agreid_plugin.hosts.fastreid.config.loading import get_cfg
 
     defaults, groups = get_cfg(), {}
     for path, sentence in sorted(declared().items()):
@@ -33,7 +33,7 @@ def keys() -> str:
 
 def components(host: str) -> str:
     """Return a table for each kind of thing that is ours in a host's registries: name, what it is."""
-    found = importlib.import_module(f"agreid_plugin.hosts.{host}.catalog").components()
+    found = importlib.import_module(f"agreid_plugin.hosts.{host}.commands.catalog").components()
     parts = []
     for kind, entries in found.items():
         rows = [[f"`{entry.name}`", entry.doc] for entry in entries if entry.owner == OURS]

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from torch import Tensor, nn
 
-from agreid_plugin.hosts.fastreid.config import Key, declare
-from agreid_plugin.hosts.fastreid.losses import register_loss
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare
+from agreid_plugin.hosts.fastreid.models.losses import register_loss
 from agreid_plugin.losses import OnFeatures
 
 declare(

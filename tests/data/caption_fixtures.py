@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from caption_subjects import six_images
 
-from agreid_plugin.data.captioning import Subject
+from agreid_plugin.captioning import Subject
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import trees
 from caption_server import Model
 from PIL import Image
 
-from agreid_plugin.data.captioning import Endpoint, ModelBackend, Subject, load_subjects, with_attributes
+from agreid_plugin.captioning import Endpoint, ModelBackend, Subject, load_subjects, with_attributes
 
 NAMES = [f"{pid:04d}_c{camera}.jpg" for pid in (1, 2, 5) for camera in (1, 2)]
 

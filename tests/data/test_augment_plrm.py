@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from agreid_plugin.data.augment import PLRM, patch_probabilities, rotate, rotate_patches, rotation_grid
-from agreid_plugin.data.augment.base import draw_angles
+from agreid_plugin.data.transforms import PLRM, patch_probabilities, rotate, rotate_patches, rotation_grid
+from agreid_plugin.data.transforms.base import draw_angles
 from agreid_plugin.errors import InputError
 
 

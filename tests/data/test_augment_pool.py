@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from agreid_plugin.data.augment import pool
-from agreid_plugin.data.augment.pool import OPERATIONS, AugmentationPool
+from agreid_plugin.data.transforms import pool
+from agreid_plugin.data.transforms.pool import OPERATIONS, AugmentationPool
 from agreid_plugin.errors import InputError
 
 SIZE = (20, 16)

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from agreid_plugin.data.augment import PatchShuffle, RandomRotation, rotate, shuffle_pixels
-from agreid_plugin.data.augment.base import draw, draw_angles
+from agreid_plugin.data.transforms import PatchShuffle, RandomRotation, rotate, shuffle_pixels
+from agreid_plugin.data.transforms.base import draw, draw_angles
 from agreid_plugin.errors import InputError
 
 

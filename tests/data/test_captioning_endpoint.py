@@ -13,7 +13,7 @@ import trees
 from caption_server import certificate, completion, serve
 from PIL import Image
 
-from agreid_plugin.data.captioning.endpoint import Answer, Endpoint, EndpointError, GaveUpWaiting, Refused, data_url
+from agreid_plugin.captioning.endpoint import Answer, Endpoint, EndpointError, GaveUpWaiting, Refused, data_url
 from agreid_plugin.errors import InputError
 
 PICTURE = "data:image/png;base64,AAAA"
@@ -185,7 +185,7 @@ def test_a_server_that_drips_is_given_up(tmp_path, monkeypatch, part, secured):
 
 def test_an_answer_without_end_is_given_up(monkeypatch):
     limit = len(completion("A man."))
-    monkeypatch.setattr("agreid_plugin.data.captioning.endpoint.LONGEST_ANSWER", limit)
+    monkeypatch.setattr("agreid_plugin.captioning.endpoint.LONGEST_ANSWER", limit)
     assert asked(lambda *_: "A man.") == (Answer("A man."), 1)
     message, requests = failure(lambda *_: (200, completion("A man.") + " "), retries=1)
     assert message.endswith(f"in 2 tries: an answer of more than {limit} bytes")

@@ -11,7 +11,7 @@ import trees
 from caption_server import numbered, press_ctrl_c, serve
 from caption_subjects import backend, sidecar, with_file
 
-from agreid_plugin.data.captioning import AttributeBackend, Interrupted, Rules, write_captions
+from agreid_plugin.captioning import AttributeBackend, Interrupted, Rules, write_captions
 from agreid_plugin.errors import InputError
 
 pytest_plugins = ("caption_fixtures",)

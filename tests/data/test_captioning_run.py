@@ -8,7 +8,7 @@ import pytest
 from caption_server import SENTENCE, numbered, serve
 from caption_subjects import NAMES, backend, sidecar, with_file
 
-from agreid_plugin.data.captioning import AttributeBackend, Rules, load_subjects, write_captions, write_prompts
+from agreid_plugin.captioning import AttributeBackend, Rules, load_subjects, write_captions, write_prompts
 from agreid_plugin.data.datasets import load
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import View

@@ -6,7 +6,7 @@ import pytest
 import trees
 from caption_subjects import NAMES, with_file
 
-from agreid_plugin.data.captioning import load_subjects, spread, unreadable, with_attributes
+from agreid_plugin.captioning import load_subjects, spread, unreadable, with_attributes
 from agreid_plugin.errors import InputError
 
 pytest_plugins = ("caption_fixtures",)

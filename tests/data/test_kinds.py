@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.datasets.kinds import Kinds
+from agreid_plugin.data.datasets.image_kinds import Kinds
 from agreid_plugin.data.protocols import Meta, Protocol, select
-from agreid_plugin.data.protocols.reading import FILTERS, passes, property_of
+from agreid_plugin.data.protocols.parser import FILTERS, passes, property_of
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, Record, View
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from agreid_plugin.data.numbered import NumberedBatches, NumberedIndex, drawn_by_number
-from agreid_plugin.data.random_states import OwnNumpy, drawn_from, random_state, restore_random_state
-from agreid_plugin.data.whole_files import remove_drafts, whole_file
+from agreid_plugin.data.atomic_write import remove_drafts, whole_file
+from agreid_plugin.data.rng import OwnNumpy, drawn_from, random_state, restore_random_state
+from agreid_plugin.data.seeded_batches import NumberedBatches, NumberedIndex, drawn_by_number
 
 
 def draw() -> list[float]:

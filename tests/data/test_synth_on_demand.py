@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from agreid_plugin.data.synth.on_demand import make_missing
 from agreid_plugin.errors import InputError
+from agreid_plugin.synth.on_demand import make_missing
 
 SMALL = {"ids": 8, "images_per_id": 4, "size": (32, 16)}
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agreid_plugin.data.synth.cameras import CAMERAS, Box, camera, draw_viewpoint, frame, place
-from agreid_plugin.data.synth.light import draw_light, shadow_map
-from agreid_plugin.data.synth.people import sample_person
-from agreid_plugin.data.synth.render import draw_shot, render
-from agreid_plugin.data.synth.solids import Builder, Material
-from agreid_plugin.data.synth.streams import SHOT, stream
-from agreid_plugin.data.synth.surroundings import add_person
+from agreid_plugin.synth.background import add_person
+from agreid_plugin.synth.cameras import CAMERAS, Box, camera, draw_viewpoint, frame, place
+from agreid_plugin.synth.light import draw_light, shadow_map
+from agreid_plugin.synth.people import sample_person
+from agreid_plugin.synth.render import draw_shot, render
+from agreid_plugin.synth.solids import Builder, Material
+from agreid_plugin.synth.streams import SHOT, stream
 
 SIZE = (64, 32)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agreid_plugin.data.synth.body import Pose
-from agreid_plugin.data.synth.cameras import CAMERAS, camera_rays, covered, draw_viewpoint, frame
-from agreid_plugin.data.synth.people import sample_person
-from agreid_plugin.data.synth.raycast import FAR, Rays, cast, surface
-from agreid_plugin.data.synth.solids import TORSO, Builder, Material, Solids
-from agreid_plugin.data.synth.surroundings import add_person
+from agreid_plugin.synth.background import add_person
+from agreid_plugin.synth.body import Pose
+from agreid_plugin.synth.cameras import CAMERAS, camera_rays, covered, draw_viewpoint, frame
+from agreid_plugin.synth.people import sample_person
+from agreid_plugin.synth.raycast import FAR, Rays, cast, surface
+from agreid_plugin.synth.solids import TORSO, Builder, Material, Solids
 
 GRAY = Material("", (0.2, 0.2, 0.2))
 EVERYWHERE = np.array([[0, 1, 0, 1]])

@@ -10,8 +10,8 @@ from pages import ROOT, Block, blocks
 
 from agreid_plugin.cli.main import build_parser
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid import config as of_fastreid
-from agreid_plugin.hosts.mmengine import config as of_mmengine
+from agreid_plugin.hosts.fastreid.config import loading as of_fastreid
+from agreid_plugin.hosts.mmengine.config import loading as of_mmengine
 
 LISTED = subprocess.run(
     ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=ROOT, capture_output=True, text=True

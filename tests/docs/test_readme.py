@@ -15,7 +15,7 @@ from PIL import Image
 from processes import MOST_SECONDS, free_port
 from test_markdown import SHELL, with_variables
 
-from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.synth import make_agsynth
 
 SMALL = {
     "agsynth": {

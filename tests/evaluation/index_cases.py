@@ -11,8 +11,8 @@ from typing import BinaryIO
 import numpy as np
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.index import Chunk, Entry, Where, open_index
-from agreid_plugin.evaluation.index.folder import TABLE
+from agreid_plugin.retrieval.index import Chunk, Entry, Where, open_index
+from agreid_plugin.retrieval.index.folder import TABLE
 from agreid_plugin.types import UNKNOWN, View
 
 WIDTH = 8

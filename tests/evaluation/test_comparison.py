@@ -16,7 +16,7 @@ from agreid_plugin.evaluation import (
     expand,
     rerank,
 )
-from agreid_plugin.evaluation.comparison import Comparison, Expansion, Reranking
+from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
 from agreid_plugin.types import Record
 
 PROTOCOL = make_protocol("same_camera_same_id")

@@ -7,10 +7,11 @@ import pytest
 from PIL import Image
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.pictures.experts import Shares, draw_experts
-from agreid_plugin.evaluation.pictures.history import draw_curves, expert_history, read_history
-from agreid_plugin.evaluation.pictures.page import Section, page
-from agreid_plugin.evaluation.pictures.patches import (
+from agreid_plugin.types import UNKNOWN, Record, View
+from agreid_plugin.visualize.experts import Shares, draw_experts
+from agreid_plugin.visualize.history import draw_curves, expert_history, read_history
+from agreid_plugin.visualize.page import Section, page
+from agreid_plugin.visualize.patches import (
     Choice,
     Looked,
     chosen_shares,
@@ -19,10 +20,9 @@ from agreid_plugin.evaluation.pictures.patches import (
     faded,
     relative_attention,
 )
-from agreid_plugin.evaluation.pictures.ranks import shortened
-from agreid_plugin.evaluation.pictures.scatter import shown_images
-from agreid_plugin.evaluation.pictures.style import broken
-from agreid_plugin.types import UNKNOWN, Record, View
+from agreid_plugin.visualize.ranks import shortened
+from agreid_plugin.visualize.scatter import shown_images
+from agreid_plugin.visualize.style import broken
 
 COLOR = (9, 9, 200)
 

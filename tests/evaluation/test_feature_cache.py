@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.feature_cache import FeatureCache
+from agreid_plugin.retrieval.feature_cache import FeatureCache
 from agreid_plugin.types import UNKNOWN, View
 
 A, G = View.AERIAL, View.GROUND

@@ -8,8 +8,8 @@ import pytest
 from index_cases import WIDTH, chunks, entries, vectors
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation import feature_files
-from agreid_plugin.evaluation.feature_files import columns, read_features, write_features
+from agreid_plugin.retrieval import feature_files
+from agreid_plugin.retrieval.feature_files import columns, read_features, write_features
 
 COUNT = 130
 IMAGES, FEATURES = entries(COUNT), vectors(COUNT)

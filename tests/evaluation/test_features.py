@@ -14,7 +14,7 @@ from agreid_plugin.evaluation import (
     rerank,
     save_features,
 )
-from agreid_plugin.evaluation.one_pass import caption_meta
+from agreid_plugin.evaluation.multi_protocol import caption_meta
 from agreid_plugin.types import Record, View
 
 

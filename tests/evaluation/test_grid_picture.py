@@ -3,9 +3,9 @@
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from agreid_plugin.evaluation.pictures import grid
-from agreid_plugin.evaluation.pictures.grid import draw_grid
-from agreid_plugin.evaluation.pictures.style import PALETTE
+from agreid_plugin.visualize import grid
+from agreid_plugin.visualize.grid import draw_grid
+from agreid_plugin.visualize.style import PALETTE
 
 ROWS = {
     "whole": {"CARGO/A2G": {"Rank-1": [60.0, 60.0, 60.0], "mAP": [30.0, 30.0, 30.0]}},

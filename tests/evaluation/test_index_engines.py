@@ -8,8 +8,8 @@ import pytest
 from index_cases import FILTERS, WIDTH, chunks, entries, slow, vectors
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.index import Chunk, Entry, Where, answers, build_index, open_index
-from agreid_plugin.evaluation.search import Hit
+from agreid_plugin.retrieval.index import Chunk, Entry, Where, answers, build_index, open_index
+from agreid_plugin.retrieval.results import Hit
 from agreid_plugin.types import View
 
 IMAGES, COUNT = entries(160), 160

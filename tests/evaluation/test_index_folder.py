@@ -10,8 +10,8 @@ import pytest
 from index_cases import chunks, clustered, entries
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.index import Chunk, Entry, Where, build_index, faiss_engine, open_index
-from agreid_plugin.evaluation.index.folder import VectorFile
+from agreid_plugin.retrieval.index import Chunk, Entry, Where, build_index, faiss_backend, open_index
+from agreid_plugin.retrieval.index.folder import VectorFile
 from agreid_plugin.types import View
 
 COUNT, WIDTH = 400, 16
@@ -96,7 +96,7 @@ def test_a_table_without_what_it_needs_is_refused(folder):
 
 
 def test_large_files_are_compared_when_asked(folder, monkeypatch):
-    monkeypatch.setattr(faiss_engine.files, "CHECKED_AT_ONCE", 0)
+    monkeypatch.setattr(faiss_backend.files, "CHECKED_AT_ONCE", 0)
     data = bytearray((folder / "vectors-0.f32").read_bytes())
     data[100] ^= 1
     (folder / "vectors-0.f32").write_bytes(data)
@@ -176,7 +176,7 @@ def test_compaction_leaves_the_removed_out_of_the_files(folder):
 
 
 def test_many_removed_images_compact_by_themselves(folder, monkeypatch):
-    monkeypatch.setattr(faiss_engine, "GONE_LEAST", 100)
+    monkeypatch.setattr(faiss_backend, "GONE_LEAST", 100)
     with open_index(folder, write=True) as index:
         assert index.remove(Where(cameras=(0,))) == 80
         assert index.info().removed == 80

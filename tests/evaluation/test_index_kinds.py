@@ -9,8 +9,8 @@ import pytest
 from index_cases import chunks, clustered, entries
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.index import Where, build_index, exact, faiss_engine, kinds, lookup, open_index
-from agreid_plugin.evaluation.index.exact import MISSING, exact_search, merged, rescored
+from agreid_plugin.retrieval.index import Where, build_index, exact, faiss_backend, index_types, open_index, searcher
+from agreid_plugin.retrieval.index.exact import MISSING, exact_search, merged, rescored
 from agreid_plugin.types import View
 
 COUNT, WIDTH = 3000, 16
@@ -27,14 +27,14 @@ def built(tmp_path_factory) -> dict:
 
 def recall(found, truth) -> float:
     sets = [{match.entry.path for match in hits} for hits in found], [{m.entry.path for m in hits} for hits in truth]
-    return kinds.recall_of(*sets)
+    return index_types.recall_of(*sets)
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw", "pq"])
 def test_recall_is_what_the_index_says(built, kind):
     assert built[kind].kind == kind
-    assert built[kind].recall >= kinds.RECALL
-    assert built[kind].effort >= kinds.FIRST_EFFORT[kind]
+    assert built[kind].recall >= index_types.RECALL
+    assert built[kind].effort >= index_types.FIRST_EFFORT[kind]
     with open_index(built["flat"].uri) as flat, open_index(built[kind].uri) as index:
         truth, found = flat.search(QUERIES, 10), index.search(QUERIES, 10)
     assert recall(found, truth) == pytest.approx(built[kind].recall, abs=0.05)
@@ -47,7 +47,7 @@ def test_recall_is_what_the_index_says(built, kind):
 @pytest.mark.parametrize("few", [0, 10**6], ids=["by the structure", "exactly"])
 @pytest.mark.parametrize("kind", ["ivf", "hnsw", "pq"])
 def test_filters_hold_and_give_as_many_as_there_are(built, kind, few, monkeypatch):
-    monkeypatch.setattr(lookup, "EXACT_UP_TO", few)
+    monkeypatch.setattr(searcher, "EXACT_UP_TO", few)
     wheres = [Where(view=View.GROUND), Where(tags={"weather": "sun"}, cameras=(2,)), Where(pids=(5,))]
     with open_index(built["flat"].uri) as flat, open_index(built[kind].uri) as index:
         for where in wheres:
@@ -59,7 +59,7 @@ def test_filters_hold_and_give_as_many_as_there_are(built, kind, few, monkeypatc
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw", "pq"])
 def test_added_images_are_found_behind_the_structure_and_in_it(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(faiss_engine, "LATE_LEAST", 500)
+    monkeypatch.setattr(faiss_backend, "LATE_LEAST", 500)
     build_index(tmp_path / "index", chunks(IMAGES[:2000], FEATURES[:2000], 1000), kind=kind)
     with open_index(tmp_path / "index", write=True) as index:
         for start, stop, covered in ((2000, 2400, 2000), (2400, 2600, 2600)):
@@ -71,7 +71,7 @@ def test_added_images_are_found_behind_the_structure_and_in_it(tmp_path, kind, m
 
 
 def test_held_out_rows_have_the_last_numbers():
-    structure = kinds.Structure.learned("ivf", FEATURES[:500], 20)
+    structure = index_types.Structure.learned("ivf", FEATURES[:500], 20)
     structure.add([FEATURES[:7], FEATURES[7:20]], np.array([0, 3, 4, 19]))
     rows = np.array([1, 2, *range(5, 19), 0, 3, 4, 19])
     assert structure._rows(np.array([[-1, *range(16)]])).tolist() == [[-1, *rows[:16]]]
@@ -85,20 +85,20 @@ def test_held_out_rows_have_the_last_numbers():
 
 
 def test_the_kind_follows_the_size(tmp_path, monkeypatch):
-    assert [kinds.kind_for(n) for n in (1, 100_000, 100_001, 300_000, 300_001, 5_000_000, 5_000_001)] == [
+    assert [index_types.kind_for(n) for n in (1, 100_000, 100_001, 300_000, 300_001, 5_000_000, 5_000_001)] == [
         *("flat", "flat", "hnsw", "hnsw", "ivf", "ivf", "pq")
     ]
-    monkeypatch.setattr(kinds, "UP_TO", {"flat": 500, "hnsw": 500, "ivf": 10_000})
+    monkeypatch.setattr(index_types, "UP_TO", {"flat": 500, "hnsw": 500, "ivf": 10_000})
     assert build_index(tmp_path / "index", chunks(IMAGES[:500], FEATURES[:500], 500)).kind == "flat"
     with open_index(tmp_path / "index", write=True) as index:
         index.add(chunks(IMAGES[500:800], FEATURES[500:800], 300))
         assert index.info().kind == "ivf"
-        assert index.info().recall >= kinds.RECALL
+        assert index.info().recall >= index_types.RECALL
 
 
 def test_lists_and_codes():
-    assert [kinds.lists_for(n) for n in (1, 100, 10_000, 1_000_000, 100_000_000)] == [2, 16, 256, 2048, 16384]
-    assert [kinds.code_bytes(n) for n in (2, 7, 16, 256, 768, 2048)] == [1, 1, 4, 64, 96, 64]
+    assert [index_types.lists_for(n) for n in (1, 100, 10_000, 1_000_000, 100_000_000)] == [2, 16, 256, 2048, 16384]
+    assert [index_types.code_bytes(n) for n in (2, 7, 16, 256, 768, 2048)] == [1, 1, 4, 64, 96, 64]
 
 
 def test_too_few_images_to_learn_from_are_refused(tmp_path):
@@ -112,7 +112,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path, kind, text):
     index.train(FEATURES[:100])
     index.add(FEATURES[:100])
     faiss.write_index(index, str(tmp_path / "structure"))
-    structure = kinds.Structure.read(tmp_path / "structure", kind, effort=1, held_out=[])
+    structure = index_types.Structure.read(tmp_path / "structure", kind, effort=1, held_out=[])
     with pytest.raises(InputError, match="the structure of another index"):
         structure.check(tmp_path / "structure", WIDTH, covered=100)
 
@@ -128,7 +128,7 @@ def test_a_file_that_asks_for_more_memory_than_there_is_is_refused(tmp_path):
     resource.setrlimit(resource.RLIMIT_AS, (2**36, before[1]))  # less than that size of numbers takes, anywhere
     try:
         with pytest.raises(InputError, match="structure asks for more memory than there is: free some, or build the"):
-            kinds.Structure.read(path, "hnsw", effort=1, held_out=[])
+            index_types.Structure.read(path, "hnsw", effort=1, held_out=[])
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
@@ -140,13 +140,13 @@ def test_effort_doubles_until_the_recall_is_there():
         asked.append(effort)
         return [set(range(min(effort, 8)))]
 
-    assert kinds.tune(find, truth, 1, 100) == (100, 0.8)
+    assert index_types.tune(find, truth, 1, 100) == (100, 0.8)
     assert asked == [1, 2, 4, 8, 16, 32, 64, 100]
-    assert kinds.tune(lambda effort: [set(range(effort))], truth, 3, 100) == (12, 1.0)
+    assert index_types.tune(lambda effort: [set(range(effort))], truth, 3, 100) == (12, 1.0)
 
 
 def test_exact_search_in_blocks_is_that_of_numpy(monkeypatch):
-    monkeypatch.setattr("agreid_plugin.evaluation.index.exact.BLOCK", 7 * 4 * WIDTH)
+    monkeypatch.setattr("agreid_plugin.retrieval.index.exact.BLOCK", 7 * 4 * WIDTH)
     products = QUERIES @ FEATURES[:100].T
     for rows in (np.arange(100), np.arange(3, 100, 9), np.array([5]), np.array([], dtype=np.int64)):
         scores, found = exact_search(FEATURES[:100], QUERIES, 10, rows)
@@ -181,10 +181,13 @@ def test_candidates_of_many_queries_are_read_some_at_a_time(monkeypatch):
 
 
 def test_codes_give_no_more_candidates_than_there_are(built, monkeypatch):
-    asked, search = [], kinds.Structure.search
-    monkeypatch.setattr(
-        kinds.Structure, "search", lambda self, queries, k, rows=None: asked.append(k) or search(self, queries, k, rows)
-    )
+    asked, search = [], index_types.Structure.search
+
+    def counted(self, queries, k, rows=None):
+        asked.append(k)
+        return search(self, queries, k, rows)
+
+    monkeypatch.setattr(index_types.Structure, "search", counted)
     with open_index(built["pq"].uri) as index:
         assert len(index.search(QUERIES[:1], 1000)[0]) == 1000
     assert max(asked) <= COUNT

@@ -9,8 +9,8 @@ from index_cases import chunks, clustered, entries
 from milvus_lite.adapter.grpc.server import start_server_in_thread
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.index import Chunk, Entry, Where, build_index, kinds, milvus_engine, open_index
-from agreid_plugin.evaluation.index.milvus_client import Milvus
+from agreid_plugin.retrieval.index import Chunk, Entry, Where, build_index, index_types, milvus_backend, open_index
+from agreid_plugin.retrieval.index.milvus_client import Milvus
 from agreid_plugin.types import View
 
 COUNT, WIDTH = 600, 16
@@ -34,12 +34,12 @@ def truth(tmp_path_factory):
 def test_approximate_kinds(tmp_path, truth, kind):
     info = build_index(tmp_path / "gallery.db", chunks(IMAGES, FEATURES, 600), kind=kind)
     assert (info.kind, info.images, info.engine) == (kind, COUNT, "milvus-lite")
-    assert info.recall >= kinds.RECALL
-    assert info.effort >= kinds.FIRST_EFFORT[kind]
+    assert info.recall >= index_types.RECALL
+    assert info.effort >= index_types.FIRST_EFFORT[kind]
     with open_index(tmp_path / "gallery.db") as index:
         for where in (Where(), Where(view=View.GROUND)):
             found = [set(hits) for hits in paths(index.search(QUERIES, 10, where))]
-            assert kinds.recall_of(found, [set(hits) for hits in truth[where.key]]) > 0.9
+            assert index_types.recall_of(found, [set(hits) for hits in truth[where.key]]) > 0.9
 
 
 def test_a_server_is_asked_the_same_way(tmp_path, truth):
@@ -61,14 +61,14 @@ def test_a_server_is_asked_the_same_way(tmp_path, truth):
 
 
 def test_no_server_is_said_in_a_line(monkeypatch):
-    monkeypatch.setattr("agreid_plugin.evaluation.index.milvus_client.TIMEOUT", 1)
+    monkeypatch.setattr("agreid_plugin.retrieval.index.milvus_client.TIMEOUT", 1)
     with pytest.raises(InputError, match=r"http://127.0.0.1:1: Fail connecting to server on 127.0.0.1:1") as caught:
         open_index("http://127.0.0.1:1")
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_many_paths_are_removed_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(milvus_engine, "ROWS", 7)
+    monkeypatch.setattr(milvus_backend, "ROWS", 7)
     build_index(tmp_path / "g.db", [Chunk([Entry(f"{n}") for n in range(30)], np.eye(30))])
     with open_index(tmp_path / "g.db", write=True) as index:
         assert index.remove(Where(paths=tuple(str(n) for n in range(20)))) == 20
@@ -76,7 +76,7 @@ def test_many_paths_are_removed_in_parts(tmp_path, monkeypatch):
 
 
 def test_more_results_than_milvus_gives_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(milvus_engine, "MOST", 5)
+    monkeypatch.setattr(milvus_backend, "MOST", 5)
     build_index(tmp_path / "g.db", [Chunk([Entry(f"{n}") for n in range(8)], np.eye(8))])
     with open_index(tmp_path / "g.db") as index:
         assert [len(hits) for hits in index.search(np.eye(8)[:1], 4)] == [4]

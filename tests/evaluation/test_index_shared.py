@@ -13,7 +13,7 @@ import pytest
 from index_cases import add_until_killed, chunk_for, die_while_writing, search_unwritable, vectors
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.index import Where, build_index, faiss_engine, open_index, table
+from agreid_plugin.retrieval.index import Where, build_index, faiss_backend, metadata, open_index
 
 KILLS = 40
 COUNT = 20
@@ -114,16 +114,16 @@ def meanwhile(monkeypatch):
     """Have something happen once while a search compares vectors."""
 
     def arrange(change) -> None:
-        changes, native = [change], faiss_engine.Lookup.nearest
+        changes, native = [change], faiss_backend.Lookup.nearest
 
         def nearest(*given):
             if changes:
                 changes.pop()()
             return native(*given)
 
-        monkeypatch.setattr(faiss_engine.Lookup, "nearest", nearest)
+        monkeypatch.setattr(faiss_backend.Lookup, "nearest", nearest)
 
-    monkeypatch.setattr(table, "WAIT", 0.1)
+    monkeypatch.setattr(metadata, "WAIT", 0.1)
     return arrange
 
 
@@ -149,14 +149,14 @@ def test_rows_that_change_during_a_search_are_looked_for_again(folder, meanwhile
 
 
 def test_a_check_is_of_the_files_that_count(folder, monkeypatch):
-    changes, native = [], faiss_engine.files.VectorFile.check
+    changes, native = [], faiss_backend.files.VectorFile.check
 
     def check(*given) -> None:
         if changes:
             changes.pop()()
         native(*given)
 
-    monkeypatch.setattr(faiss_engine.files.VectorFile, "check", check)
+    monkeypatch.setattr(faiss_backend.files.VectorFile, "check", check)
     with open_index(folder, write=True) as writer, open_index(folder) as reader:
         changes.append(writer.compact)
         reader.check()
@@ -166,7 +166,7 @@ def test_a_check_is_of_the_files_that_count(folder, monkeypatch):
 
 
 def test_a_writer_that_waited_in_vain_goes_on(folder, monkeypatch):
-    monkeypatch.setattr(table, "WAIT", 0.1)
+    monkeypatch.setattr(metadata, "WAIT", 0.1)
     with open_index(folder, write=True) as writer, open_index(folder) as reader:
         with reader._table.at_once():
             reader.info()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.index import Chunk, Entry, Where, parse_time
+from agreid_plugin.retrieval.index import Chunk, Entry, Where, parse_time
 from agreid_plugin.types import UNKNOWN, Record, View
 
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from agreid_plugin.engine import processes
+from agreid_plugin.engine.processes import in_process, peak_memory
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation import processes
-from agreid_plugin.evaluation.processes import in_process, peak_memory
 
 
 def test_a_function_runs_in_another_process_and_returns():

@@ -10,12 +10,12 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.protocols import protocol
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
-from agreid_plugin.evaluation.comparison import Comparison, Reranking
-from agreid_plugin.evaluation.pictures.ranks import CELL, HEAD, MARGIN, ROW, place_of, sheet
-from agreid_plugin.evaluation.pictures.style import RIGHT, WRONG
 from agreid_plugin.evaluation.rank_lists import chosen_rows, rank_lists
-from agreid_plugin.evaluation.showing import INK
+from agreid_plugin.evaluation.ranking_options import Comparison, Reranking
+from agreid_plugin.retrieval.result_page import INK
 from agreid_plugin.types import Record, View
+from agreid_plugin.visualize.ranks import CELL, HEAD, MARGIN, ROW, place_of, sheet
+from agreid_plugin.visualize.style import RIGHT, WRONG
 
 
 def by_hand() -> FeatureSet:

@@ -19,7 +19,7 @@ from fastreid.utils.compute_dist import build_dist
 from agreid_plugin.data.protocols import RULES, Meta, hidden_mask, unmatched
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import evaluate
-from agreid_plugin.evaluation.matches import SAME_PERSON_ONLY
+from agreid_plugin.evaluation.relevance import SAME_PERSON_ONLY
 from agreid_plugin.types import Record, View
 
 

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.search import Answer, Hit
-from agreid_plugin.evaluation.showing import LINE, THUMBNAIL, page, plain, sheet, table, thumbnail
+from agreid_plugin.retrieval.result_page import LINE, THUMBNAIL, page, plain, sheet, table, thumbnail
+from agreid_plugin.retrieval.results import Answer, Hit
 from agreid_plugin.types import View
 
 RED, BLUE = (200, 30, 30), (20, 40, 220)

@@ -5,9 +5,9 @@ import pytest
 
 from agreid_plugin.data.datasets import Dataset, load
 from agreid_plugin.data.protocols import Protocol
-from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.test_sets import VALIDATION, TestSet, check_sides, choose, with_validation
+from agreid_plugin.evaluation.evaluation_sets import VALIDATION, TestSet, check_sides, choose, with_validation
+from agreid_plugin.synth import make_agsynth
 from agreid_plugin.types import Record
 
 RECORDS = (

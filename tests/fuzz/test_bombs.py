@@ -22,9 +22,9 @@ from agreid_plugin.data.datasets.mat_files import MOST_BYTES, refuse_damaged
 from agreid_plugin.data.images import read_image
 from agreid_plugin.data.protocols import read_protocols
 from agreid_plugin.evaluation import load_features
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.mmengine import config as of_mmengine
-from agreid_plugin.hosts.mmengine.checkpoints import load_from_local
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.mmengine.config import loading as of_mmengine
+from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import load_from_local
 from agreid_plugin.nn.checkpoints import read_arrays, read_tensors
 from agreid_plugin.nn.clip_weights import quick_gelu_of
 

@@ -21,7 +21,7 @@ from released_format import released_vdt
 
 from agreid_plugin.cli import main
 from agreid_plugin.evaluation import save_results
-from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.config.loading import load_config
 
 SEEN = (UserWarning, RuntimeWarning, FutureWarning)
 """Warnings that Python prints."""

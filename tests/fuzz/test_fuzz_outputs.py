@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from fuzz_arrays import features_of, results_of
 
-from agreid_plugin.data.captioning.journal import write_atomically
+from agreid_plugin.captioning.journal import write_atomically
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, load_results, save_features, save_results
 

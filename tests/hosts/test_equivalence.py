@@ -5,7 +5,7 @@ import torch
 from equivalence_cases import LOCAL, METHODS, SHARES, WHOLE, batch, cases, compute, learned, share
 from launch_cases import arguments
 
-from agreid_plugin.hosts import launching
+from agreid_plugin.engine.distributed import launch
 
 pytestmark = pytest.mark.both_hosts
 CLOSE = {"rtol": 1e-8, "atol": 1e-11}  # of float64, added up in another order
@@ -16,7 +16,7 @@ GATHERED = ("triplet", "vial", "nitc", "ritc", "sdm", "balance")
 def processes(tmp_path_factory):
     """What two processes computed of every case, in the order of their ranks."""
     folder = tmp_path_factory.mktemp("processes")
-    launching.launch(compute, (str(folder),), arguments(SHARES))
+    launch.launch(compute, (str(folder),), arguments(SHARES))
     return [torch.load(folder / f"{rank}.pt") for rank in range(SHARES)]
 
 

@@ -23,7 +23,7 @@ from agreid_plugin.cli import main
 from agreid_plugin.data.images import read_image
 from agreid_plugin.deploy import ExportedModel
 from agreid_plugin.evaluation import load_features
-from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.types import platform_label
 
 CROPPED = ("INPUT.CROP.ENABLED", "True", "INPUT.CROP.SIZE", "[32, 16]", "INPUT.SIZE_TEST", "[40, 20]")

@@ -14,8 +14,8 @@ from PIL import Image
 from small_gallery import gallery_records, make_table, make_visa
 
 from agreid_plugin import Extractor
-from agreid_plugin.evaluation.feature_files import read_features
-from agreid_plugin.hosts import extraction
+from agreid_plugin.inference import extraction
+from agreid_plugin.retrieval.feature_files import read_features
 
 COUNT = 20
 

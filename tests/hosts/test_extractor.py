@@ -22,9 +22,9 @@ from agreid_plugin import Extractor
 from agreid_plugin.data.images import read_image
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features
-from agreid_plugin.hosts.encoder import load_untrained
-from agreid_plugin.hosts.extractor import format_frames
-from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.inference.encoder import load_untrained
+from agreid_plugin.inference.extractor import format_frames
 from agreid_plugin.types import View
 
 GUIDE = ROOT / "docs" / "guide" / "search.md"

@@ -18,11 +18,11 @@ from PIL import Image
 from small_fastreid import VISA, write_tiny
 
 from agreid_plugin.cli.ablate import read_grid
-from agreid_plugin.data.synth import make_agsynth
-from agreid_plugin.evaluation.processes import in_process
+from agreid_plugin.engine.processes import in_process
 from agreid_plugin.hosts.fastreid import ablate
 from agreid_plugin.hosts.fastreid.ablate import command_arguments, plan, run
 from agreid_plugin.hosts.fastreid.ablation_time import probe
+from agreid_plugin.synth import make_agsynth
 from agreid_plugin.trust import OPTION, trust
 
 CELLS = [(row, seed) for row in ("visa", "plain-queries") for seed in (0, 1)]

@@ -13,10 +13,10 @@ from conftest import assert_one_line
 from agreid_plugin.data.attributes import CP2108_APPEARANCE, QUT_GROUPS
 from agreid_plugin.data.datasets import load
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.attributes import schema_of, with_schema
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import build_train_loader
-from agreid_plugin.hosts.fastreid.datasets import host_name
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data.attributes import schema_of, with_schema
+from agreid_plugin.hosts.fastreid.data.datasets import host_name
+from agreid_plugin.hosts.fastreid.data.loaders import build_train_loader
 from agreid_plugin.types import UNKNOWN
 
 ROWS = [["gender", ["male", "female"]], ["bag", ["nothing", "backpack"]]]

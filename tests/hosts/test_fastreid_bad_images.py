@@ -13,8 +13,8 @@ from processes import in_a_process, in_processes
 from small_fastreid import train_in_group
 
 from agreid_plugin.evaluation import load_features, load_results
-from agreid_plugin.hosts.fastreid import transforms
-from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data import transforms
 
 SKIP = ["DATASETS.BAD_IMAGES", "skip", "SOLVER.MAX_EPOCH", 1]
 

@@ -15,10 +15,10 @@ from market import make_market
 from PIL import Image
 
 from agreid_plugin.data.images import read_image
-from agreid_plugin.hosts.fastreid.adapter import host_collate
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import ReIDDataset, build_sampler, build_test_loader
-from agreid_plugin.hosts.fastreid.datasets import load_dataset
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data.batch_conversion import host_collate
+from agreid_plugin.hosts.fastreid.data.datasets import load_dataset
+from agreid_plugin.hosts.fastreid.data.loaders import ReIDDataset, build_sampler, build_test_loader
 from agreid_plugin.types import Record
 
 ELSEWHERE = "tests/hosts/test_fastreid_"

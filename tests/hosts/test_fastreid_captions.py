@@ -14,7 +14,7 @@ from small_text import (
 )
 
 from agreid_plugin.data.captions import clean
-from agreid_plugin.hosts.fastreid.data import build_train_loader
+from agreid_plugin.hosts.fastreid.data.loaders import build_train_loader
 from agreid_plugin.nn.clip import EOT, SOT, Tokenizer
 from agreid_plugin.nn.clip_build import build_clip
 

@@ -12,13 +12,13 @@ from fastreid.utils.events import EventStorage
 from small_fastreid import built, train_once, write_tiny
 
 from agreid_plugin.data.images import read_image
-from agreid_plugin.hosts.fastreid.adapter import to_host
-from agreid_plugin.hosts.fastreid.clip import build_towers
-from agreid_plugin.hosts.fastreid.clip_methods import schedule_of
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.prompt_stage import FILE_NAME, extract
-from agreid_plugin.hosts.fastreid.trainer import Trainer
-from agreid_plugin.hosts.fastreid.transforms import build_transforms
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data.batch_conversion import to_host
+from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
+from agreid_plugin.hosts.fastreid.models.clip import build_towers
+from agreid_plugin.hosts.fastreid.models.clip_reid import schedule_of
+from agreid_plugin.hosts.fastreid.models.prompt_stage import FILE_NAME, extract
 from agreid_plugin.losses import IdentityLoss, TripletLoss
 from agreid_plugin.methods.clip_reid import CLIPReID, PromptSchedule
 from agreid_plugin.nn.checkpoints import read_checkpoint

@@ -6,7 +6,15 @@ from small_fastreid import forget_keys
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import components  # noqa: F401 - importing it declares the keys of all parts
-from agreid_plugin.hosts.fastreid.config import KEYS, Key, declare, declared, key_paths, load_config, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import (
+    KEYS,
+    Key,
+    declare,
+    declared,
+    key_paths,
+    load_config,
+    said_of_keys,
+)
 
 
 @pytest.fixture

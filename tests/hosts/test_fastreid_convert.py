@@ -15,7 +15,7 @@ from released_tag_clip import released_tag_clip
 
 from agreid_plugin.cli.main import build_parser
 from agreid_plugin.data.attributes import AttributeSchema
-from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.config.loading import load_config
 
 GROUPS = {"bag": ("none", "backpack"), "hat": ("no", "yes", "unknown")}
 RELEASED = {
@@ -364,7 +364,7 @@ def test_a_writer_that_fails_leaves_nothing(configured, trained, convert, tmp_pa
         Path(path).write_bytes(b"half")
         raise RuntimeError("unexpected pos 64 vs 0\nmore")
 
-    monkeypatch.setattr("agreid_plugin.hosts.fastreid.convert.torch.save", full)
+    monkeypatch.setattr("agreid_plugin.hosts.fastreid.commands.convert.torch.save", full)
     before = sorted(tmp_path.iterdir())
     assert_one_line(convert("vdt", released, config), "out.pth cannot be written")
     assert sorted(tmp_path.iterdir()) == before

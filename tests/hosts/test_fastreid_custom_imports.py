@@ -11,9 +11,9 @@ from conftest import ROOT, SMALL_CONFIG, assert_one_line
 from small_fastreid import forget_keys
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.loss_registry import LOSSES
-from agreid_plugin.hosts.fastreid.replay import _configured
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.engine.replay import _configured
+from agreid_plugin.hosts.fastreid.models.loss_registry import LOSSES
 
 GUIDE = (ROOT / "docs" / "guide" / "parts.md").read_text(encoding="utf-8")
 LOSS = GUIDE.partition("**`my_losses.py`**\n\n```python\n")[2].partition("```")[0]

@@ -21,14 +21,14 @@ from PIL import Image
 
 from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.protocols import protocols
-from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results, rank
-from agreid_plugin.hosts.fastreid import transforms
-from agreid_plugin.hosts.fastreid.adapter import from_host, host_collate, to_host
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import ReIDDataset, build_test_loader, build_train_loader
-from agreid_plugin.hosts.fastreid.datasets import RecordItem, host_name
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data import transforms
+from agreid_plugin.hosts.fastreid.data.batch_conversion import from_host, host_collate, to_host
+from agreid_plugin.hosts.fastreid.data.datasets import RecordItem, host_name
+from agreid_plugin.hosts.fastreid.data.loaders import ReIDDataset, build_test_loader, build_train_loader
+from agreid_plugin.synth import make_agsynth
 from agreid_plugin.types import PLATFORMS, UNKNOWN, View
 
 IDS, IMAGES = 80, 8

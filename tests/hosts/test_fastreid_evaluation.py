@@ -12,11 +12,11 @@ from fastreid.evaluation import inference_on_dataset
 from small_fastreid import train_once, write_tiny
 
 from agreid_plugin.data.protocols import protocols
-from agreid_plugin.data.synth import make_agsynth
 from agreid_plugin.evaluation import Calibration
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, test_sets
-from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.engine.evaluator import MultiProtocolEvaluator, test_sets
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
+from agreid_plugin.synth import make_agsynth
 
 test_sets.__test__ = False  # the function's name, not a test's
 

@@ -11,9 +11,9 @@ from fastreid.utils.events import EventStorage
 from small_fastreid import VISA, built, write_tiny
 
 from agreid_plugin.data.datasets import load
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.explain import explain
-from agreid_plugin.hosts.fastreid.solver import cosine_by_iteration
+from agreid_plugin.hosts.fastreid.commands.explain import explain
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.engine.solver import cosine_by_iteration
 from agreid_plugin.types import View
 
 RECIPES = [path for path in recipes("*") if path.parent.name not in ("Mixed", "Example")]

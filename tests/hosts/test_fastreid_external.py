@@ -11,10 +11,10 @@ from fastreid.utils.events import EventStorage
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.external_options import read_options
-from agreid_plugin.hosts.fastreid.feature_width import with_feature_width
-from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.hosts.fastreid.config.feature_width import with_feature_width
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
+from agreid_plugin.hosts.fastreid.models.external_options import read_options
 
 SWIN = ["arch={'embed_dims': 24, 'depths': [1, 1], 'num_heads': [2, 2]}", "out_indices=(1,)"]
 MM_VIT = [{"arch": {"embed_dims": 24, "num_layers": 2, "num_heads": 2, "feedforward_channels": 48}}, "patch_size=16"]

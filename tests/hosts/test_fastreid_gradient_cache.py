@@ -11,12 +11,12 @@ from fastreid.modeling import build_model
 from fastreid.utils.events import EventStorage
 from small_text import SHAPE
 
-from agreid_plugin.data.synth import make_agsynth
-from agreid_plugin.hosts.fastreid.amp import AMPTrainer
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.gradient_cache import set_chunk, suitable
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.engine.amp import AMPTrainer
+from agreid_plugin.hosts.fastreid.models.gradient_cache import set_chunk, suitable
 from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.nn.clip import EOT, SOT
+from agreid_plugin.synth import make_agsynth
 
 TINY = {
     "MODEL": {

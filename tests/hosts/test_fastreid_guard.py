@@ -11,14 +11,14 @@ from poison import Poison
 from processes import in_processes
 from small_fastreid import train_in_group
 
+from agreid_plugin.engine.steps import read_step
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid import transforms
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.expert_usage import ExpertUsage
-from agreid_plugin.hosts.fastreid.guard import LearningGuard
-from agreid_plugin.hosts.fastreid.loss_registry import LOSSES, LossEntry
-from agreid_plugin.hosts.fastreid.trainer import Trainer
-from agreid_plugin.hosts.steps import read_step
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data import transforms
+from agreid_plugin.hosts.fastreid.engine.expert_usage import ExpertUsage
+from agreid_plugin.hosts.fastreid.engine.guard import LearningGuard
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
+from agreid_plugin.hosts.fastreid.models.loss_registry import LOSSES, LossEntry
 from agreid_plugin.losses import OnFeatures
 from agreid_plugin.types import View
 

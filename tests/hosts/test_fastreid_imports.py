@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 
 from agreid_plugin.hosts import torchvision_ops
-from agreid_plugin.hosts.fastreid.diagnosis import host_modules
+from agreid_plugin.hosts.fastreid.commands.diagnosis import host_modules
 
 
 def python(code: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess:
@@ -38,8 +38,8 @@ def test_importing_the_plugin_loads_neither_torch_nor_a_host():
     [
         "import agreid_plugin, torchvision; from fastreid.engine import DefaultTrainer",
         "import fastreid, agreid_plugin; from fastreid.engine import DefaultTrainer",
-        "from agreid_plugin.hosts.fastreid import distributed",
-        "from agreid_plugin.hosts.fastreid import config",
+        "from agreid_plugin.hosts.fastreid.engine import distributed",
+        "from agreid_plugin.hosts.fastreid.config import loading",
     ],
 )
 def test_any_order_of_imports_gives_the_whole_host(imports):

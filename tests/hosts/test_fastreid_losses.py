@@ -10,9 +10,10 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY, Baseline
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid import components, loss_registry  # noqa: F401 - importing the first registers all
-from agreid_plugin.hosts.fastreid.config import declared, key_paths
-from agreid_plugin.hosts.fastreid.losses import KEYS, LOSSES, LossEntry, build_objectives, check_losses
+from agreid_plugin.hosts.fastreid import components  # noqa: F401 - importing the first registers all
+from agreid_plugin.hosts.fastreid.config.loading import declared, key_paths
+from agreid_plugin.hosts.fastreid.models import loss_registry
+from agreid_plugin.hosts.fastreid.models.losses import KEYS, LOSSES, LossEntry, build_objectives, check_losses
 from agreid_plugin.losses import (
     NITC,
     RITC,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from agreid_plugin.data.synth import make_agsynth
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.losses import LOSSES
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.models.losses import LOSSES
+from agreid_plugin.synth import make_agsynth
 
 EXAMPLE = ROOT / "projects" / "Example"
 SIZE = (64, 32)

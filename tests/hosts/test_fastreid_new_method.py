@@ -11,12 +11,12 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from small_fastreid import VISA, forget_keys, write_tiny
 from torch import nn
 
-from agreid_plugin.hosts.fastreid import loss_registry
-from agreid_plugin.hosts.fastreid.catalog import components
-from agreid_plugin.hosts.fastreid.config import Key, declare
-from agreid_plugin.hosts.fastreid.explain import explain
-from agreid_plugin.hosts.fastreid.losses import build_objectives, declare_architecture
-from agreid_plugin.hosts.fastreid.methods import HostMethod
+from agreid_plugin.hosts.fastreid.commands.catalog import components
+from agreid_plugin.hosts.fastreid.commands.explain import explain
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare
+from agreid_plugin.hosts.fastreid.models import loss_registry
+from agreid_plugin.hosts.fastreid.models.base import HostMethod
+from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.types import ReIDMethod
 

@@ -10,9 +10,9 @@ import torch
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.protocols import protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.test_sets import TestSet
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.predictions import (
+from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data.predictions import (
     Prediction,
     accuracy,
     accuracy_table,

@@ -13,11 +13,11 @@ from conftest import assert_one_line
 from small_runs import final, logged, same, write_config
 from small_text import TINY
 
-from agreid_plugin.data.synth import make_agsynth
-from agreid_plugin.hosts.fastreid import data
-from agreid_plugin.hosts.fastreid.checkpointing import name_of, numbered
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data import loaders
+from agreid_plugin.hosts.fastreid.engine.checkpoints import name_of, numbered
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
+from agreid_plugin.synth import make_agsynth
 
 SHORT = ("SOLVER.MAX_EPOCH", 2)
 
@@ -226,10 +226,10 @@ def test_a_drawn_seed_is_kept(forked_command, config, tmp_path):
     assert final(tmp_path / "run")["run"]["seed"] == seed
 
 
-@pytest.mark.parametrize("name", data.SAMPLERS)
+@pytest.mark.parametrize("name", loaders.SAMPLERS)
 def test_every_sampler_goes_on_in_its_stream(config, name):
     cfg = load_config(config, ["DATALOADER.SAMPLER_TRAIN", name, "MODEL.DEVICE", "cpu"])
-    whole, late = (data.build_train_loader(cfg) for _ in range(2))
+    whole, late = (loaders.build_train_loader(cfg) for _ in range(2))
     late.batch_sampler.sampler = whole.batch_sampler.sampler
     late.batch_sampler.start = 7
     expected = list(itertools.islice(iter(whole), 7, 9))

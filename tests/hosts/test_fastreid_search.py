@@ -16,8 +16,8 @@ from small_text import SHAPE
 
 from agreid_plugin.data.captions import clean
 from agreid_plugin.data.images import read_image
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.transforms import build_transforms
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import View
 

@@ -10,8 +10,8 @@ from fastreid.utils.events import EventStorage
 from small_text import configured
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid import solver
-from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.hosts.fastreid.engine import solver
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 
 pytest_plugins = ("small_text",)
 

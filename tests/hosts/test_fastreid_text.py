@@ -25,11 +25,11 @@ from small_text import (
 
 from agreid_plugin.data.captions import clean
 from agreid_plugin.evaluation import load_features, sides
-from agreid_plugin.hosts.fastreid.evaluator import MultiProtocolEvaluator, test_sets
-from agreid_plugin.hosts.fastreid.explain import explain
-from agreid_plugin.hosts.fastreid.tag_clip import SoftLabelRamp
-from agreid_plugin.hosts.fastreid.trainer import Trainer
-from agreid_plugin.hosts.fastreid.transforms import build_transforms
+from agreid_plugin.hosts.fastreid.commands.explain import explain
+from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
+from agreid_plugin.hosts.fastreid.engine.evaluator import MultiProtocolEvaluator, test_sets
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
+from agreid_plugin.hosts.fastreid.models.tag_clip import SoftLabelRamp
 from agreid_plugin.nn.checkpoints import read_checkpoint
 
 pytest_plugins = ("small_text",)

@@ -13,7 +13,7 @@ from small_fastreid import train_once, write_tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from agreid_plugin.evaluation import load_results
-from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.config.loading import load_config
 
 MAP = "Market1501/ALL/mAP"
 VIT = [

@@ -21,12 +21,12 @@ from mmengine.visualization import Visualizer
 from processes import in_processes
 from zygote import Ended
 
+from agreid_plugin.engine import console
 from agreid_plugin.errors import InputError, MissingInputError
-from agreid_plugin.hosts import console
-from agreid_plugin.hosts.fastreid.prompt_stage import write_prompts
-from agreid_plugin.hosts.fastreid.writers import JSONWriter, TensorboardWriter
-from agreid_plugin.hosts.mmengine.checkpointing import mark
-from agreid_plugin.hosts.mmengine.command_runner import spare_numbers
+from agreid_plugin.hosts.fastreid.engine.writers import JSONWriter, TensorboardWriter
+from agreid_plugin.hosts.fastreid.models.prompt_stage import write_prompts
+from agreid_plugin.hosts.mmengine.engine.checkpoints import mark
+from agreid_plugin.hosts.mmengine.engine.command_runner import spare_numbers
 
 BYTES = 500
 
@@ -45,7 +45,7 @@ def on_a_full_disk(work: Callable[[], str]) -> list[str]:
 
 def warned(work: Callable[[], object]) -> str:
     """Return what `work` warns of, a line each."""
-    stream, logger = io.StringIO(), logging.getLogger("agreid_plugin.hosts.checkpointing")
+    stream, logger = io.StringIO(), logging.getLogger("agreid_plugin.engine.checkpoints")
     logger.addHandler(logging.StreamHandler(stream))
     work()
     return stream.getvalue()

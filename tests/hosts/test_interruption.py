@@ -7,8 +7,8 @@ import signal
 import pytest
 from processes import in_processes
 
+from agreid_plugin.engine.signals import Interruption, leave_closed_terminal
 from agreid_plugin.errors import Stopped
-from agreid_plugin.hosts.interruption import Interruption, leave_closed_terminal
 
 
 @pytest.mark.parametrize(("before", "asked"), [(signal.SIG_DFL, "SIGHUP"), (signal.SIG_IGN, "None")])

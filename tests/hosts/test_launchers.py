@@ -3,8 +3,8 @@
 import pytest
 from launch_cases import OF_SRUN, arguments
 
+from agreid_plugin.engine.distributed.environment import NEEDED, address_of, first_node, launcher_of, place_of, tasks_on
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.launchers import NEEDED, address_of, first_node, launcher_of, place_of, tasks_on
 
 OF_TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",

@@ -14,10 +14,10 @@ import pytest
 from launch_cases import OF_SRUN, arguments, as_a_task, work
 from processes import free_port, on_machines
 
+from agreid_plugin.engine.checks import claim_output
+from agreid_plugin.engine.distributed import launch, supervisor
+from agreid_plugin.engine.distributed.rendezvous import connect, open_store
 from agreid_plugin.errors import InputError, RunError
-from agreid_plugin.hosts import launching, supervision
-from agreid_plugin.hosts.meeting import connect, open_store
-from agreid_plugin.hosts.run_checks import claim_output
 
 
 def sums(folder: Path) -> list[str]:
@@ -41,7 +41,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_all_goes_well(tmp_path):
-    launching.launch(work, ("nothing", str(tmp_path)), arguments())
+    launch.launch(work, ("nothing", str(tmp_path)), arguments())
     assert sums(tmp_path) == ["3.0", "3.0"]
     assert_nobody_left(tmp_path, 2)
 
@@ -57,7 +57,7 @@ def test_all_goes_well(tmp_path):
 )
 def test_one_ends_the_other_which_waits_in_a_collective(tmp_path, how, kind, message):
     with pytest.raises(kind, match=message) as caught:
-        launching.launch(work, (how, str(tmp_path)), arguments())
+        launch.launch(work, (how, str(tmp_path)), arguments())
     assert ("launch_cases.py" in getattr(caught.value, "trace", "")) == (how == "fail")
     assert_nobody_left(tmp_path, 2)
     assert not sums(tmp_path)
@@ -69,7 +69,7 @@ def test_whoever_waits_too_long_names_step_place_and_who_is_missing(tmp_path):
         "process 1 at step 7 did not come$"
     )
     with pytest.raises(RunError, match=expected):
-        launching.launch(work, ("sleep too long", str(tmp_path)), arguments())
+        launch.launch(work, ("sleep too long", str(tmp_path)), arguments())
     assert_nobody_left(tmp_path, 2)
 
 
@@ -100,7 +100,7 @@ def sleeping_command(folder: Path, function: str = "work", **given) -> subproces
         f"    launching.launch({function}, ('sleep', {str(folder)!r}), arguments(**{given}))\n"
     )
     (folder / "command.py").write_text(script)
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(launching.__file__).parents[2])])
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(launch.__file__).parents[2])])
     environment = {**os.environ, "PYTHONPATH": paths}
     return subprocess.Popen([sys.executable, folder / "command.py"], env=environment, start_new_session=True)
 
@@ -122,7 +122,7 @@ def two_machines(
 
     def call(machine: int) -> None:
         args = {"num_machines": 2, "machine_rank": machine, "dist_url": url, **given}
-        launching.launch(work, (how, str(folder)), arguments(processes, timeout, **args))
+        launch.launch(work, (how, str(folder)), arguments(processes, timeout, **args))
 
     return on_machines(call)
 
@@ -140,12 +140,12 @@ def test_a_failure_on_one_machine_ends_the_other_which_says_so(tmp_path):
 
 
 def test_a_first_machine_that_is_gone_ends_the_other_whatever_it_does(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(supervision, "LEAVING", 0.5)
+    monkeypatch.setattr(supervisor, "LEAVING", 0.5)
     given = {"num_machines": 2, "dist_url": f"tcp://127.0.0.1:{free_port()}", "processes": 1}
     first = sleeping_command(tmp_path, **given)
 
     def second() -> None:
-        launching.launch(work, ("sleep", str(tmp_path)), arguments(**given, machine_rank=1))
+        launch.launch(work, ("sleep", str(tmp_path)), arguments(**given, machine_rank=1))
 
     def kill() -> None:
         wait_until_all_work(tmp_path)
@@ -164,7 +164,7 @@ def test_a_first_machine_that_is_gone_before_the_other_has_met_it():
     client = connect("127.0.0.1", store.port, 60)
     del store
     with pytest.raises(RunError, match="the first machine has gone before this one, 1, met it: "):
-        launching._agree(client, machine=1, processes=1, machines=2)
+        launch._agree(client, machine=1, processes=1, machines=2)
 
 
 def test_machines_that_look_at_one_folder_do_not_disturb_each_other(tmp_path):
@@ -183,7 +183,7 @@ def test_machines_that_were_told_different_things(tmp_path):
 
     def call(machine: int) -> None:
         told = {"num_machines": 2 + machine, "machine_rank": machine, "dist_url": url}
-        launching.launch(work, ("nothing", str(tmp_path)), arguments(1, 2.0, **told))
+        launch.launch(work, ("nothing", str(tmp_path)), arguments(1, 2.0, **told))
 
     ends = on_machines(call)
     assert None not in ends
@@ -201,7 +201,7 @@ def test_a_meeting_point_that_is_not_there(tmp_path, listens, why):
         url = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         args = arguments(1, 1.0, num_machines=2, machine_rank=1, dist_url=url)
         with pytest.raises(InputError, match=rf"did not answer within 1 s \({why}\): start the first machine"):
-            launching.launch(work, ("nothing", str(tmp_path)), args)
+            launch.launch(work, ("nothing", str(tmp_path)), args)
 
 
 @pytest.mark.parametrize(("how", "told"), [("nothing", ""), ("refuse", "InputError: image a.jpg is no good")])

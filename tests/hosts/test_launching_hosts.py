@@ -18,8 +18,8 @@ from processes import free_port, in_processes, on_machines
 from small_runs import same
 
 from agreid_plugin.cli.main import main
-from agreid_plugin.hosts.fastreid import checkpointing, run
-from agreid_plugin.hosts.fastreid.distributed import local_group
+from agreid_plugin.hosts.fastreid.engine import checkpoints, run
+from agreid_plugin.hosts.fastreid.engine.distributed import local_group
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
@@ -92,9 +92,9 @@ def test_torchrun_starts_a_run_anew_and_it_goes_on(config_file, tmp_path):
 def test_processes_that_see_different_checkpoints_are_refused(tmp_path):
     def resumed() -> str:
         found = tmp_path / "model_0001.pth", {"epoch": 1}
-        checkpointing.require_same(found)
-        checkpointing.require_same(None)
-        checkpointing.require_same(found if dist.get_rank() == 0 else None)
+        checkpoints.require_same(found)
+        checkpoints.require_same(None)
+        checkpoints.require_same(found if dist.get_rank() == 0 else None)
         return "went on"
 
     told = in_processes(2, resumed)

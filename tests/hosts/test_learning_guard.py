@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from agreid_plugin.engine.guard import WeightWatch
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.learning_guard import WeightWatch
 
 
 @pytest.fixture

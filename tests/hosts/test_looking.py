@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.looking import attention_maps, chosen_patches
+from agreid_plugin.visualize.introspection import attention_maps, chosen_patches
 
 
 class Chooser(nn.Module):

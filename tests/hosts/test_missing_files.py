@@ -9,8 +9,8 @@ from mmengine.runner import load_checkpoint
 
 from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.hosts.safe_torch import SafeTorch
-from agreid_plugin.hosts.weight_files import examined
-from agreid_plugin.hosts.weights import load_weights, require_weights
+from agreid_plugin.inference.weight_files import examined
+from agreid_plugin.inference.weights import load_weights, require_weights
 from agreid_plugin.nn.checkpoints import read_checkpoint
 
 

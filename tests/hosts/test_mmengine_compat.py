@@ -25,9 +25,9 @@ from mmpretrain.structures import DataSample
 
 from agreid_plugin import _imports
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine import compat, compat_mmpretrain
+from agreid_plugin.hosts.mmengine.compat import mmengine_fixes, mmpretrain_fixes
 
-ALL = [*compat.PATCHES.all, *compat_mmpretrain.PATCHES.all]
+ALL = [*mmengine_fixes.PATCHES.all, *mmpretrain_fixes.PATCHES.all]
 
 
 def patch_of(name: str):
@@ -62,7 +62,7 @@ def native(monkeypatch):
 @pytest.mark.parametrize("patch", ALL, ids=lambda patch: patch.name)
 def test_fault_is_gone(patch):
     assert patch.stage in sys.modules
-    assert patch in compat.due()
+    assert patch in mmengine_fixes.due()
     assert not patch.needed()
 
 
@@ -73,10 +73,12 @@ def test_every_patch_says_why_and_is_watched_for(patch):
 
 
 def test_what_was_applied_is_told():
-    assert {"safe_checkpoints", "train_returns_the_backbone", "average_over_all"} <= set(compat.applied())
+    assert {"safe_checkpoints", "train_returns_the_backbone", "average_over_all"} <= set(mmengine_fixes.applied())
 
 
-@pytest.mark.parametrize("patch", [patch for patch in ALL if patch.name in compat.applied()], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "patch", [patch for patch in ALL if patch.name in mmengine_fixes.applied()], ids=lambda p: p.name
+)
 def test_the_module_itself_has_the_fault(native, patch, monkeypatch):
     if patch.name == "numpy_in1d":
         monkeypatch.delattr(np, "in1d")
@@ -89,10 +91,10 @@ def test_packages_are_found_without_pkg_resources():
     def is_installed(package):
         raise ModuleNotFoundError("No module named 'pkg_resources'", name="pkg_resources")
 
-    module = sys.modules[compat.PACKAGES]
+    module = sys.modules[mmengine_fixes.PACKAGES]
     kept = {name: getattr(module, name) for name in ("is_installed", "get_installed_path")}
     patch = patch_of("packages_by_importlib")
-    compat.replace(compat.PACKAGES, "is_installed", is_installed)
+    mmengine_fixes.replace(mmengine_fixes.PACKAGES, "is_installed", is_installed)
     try:
         assert patch.needed()
         patch.apply()
@@ -104,7 +106,7 @@ def test_packages_are_found_without_pkg_resources():
             module.get_installed_path("no_such_package")
     finally:
         for name, function in kept.items():
-            compat.replace(compat.PACKAGES, name, function)
+            mmengine_fixes.replace(mmengine_fixes.PACKAGES, name, function)
 
 
 # Checkpoints ------------------------------------------------------------------------------------------------------
@@ -203,10 +205,10 @@ def test_a_checkpoint_that_runs_code_is_refused(tmp_path, content, word):
 
 
 def test_the_check_of_the_reader_holds_for_ours_only(monkeypatch):
-    assert not compat._runs_stored_code()
+    assert not mmengine_fixes._runs_stored_code()
     read = partial(torch.load, weights_only=False)
     monkeypatch.setattr(CheckpointLoader, "_get_checkpoint_loader", lambda _: read)
-    assert compat._runs_stored_code()
+    assert mmengine_fixes._runs_stored_code()
 
 
 def test_files_that_are_no_checkpoints(tmp_path):
@@ -276,7 +278,8 @@ def test_models_load_beside_a_transformers_they_do_not_fit(tmp_path):
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     code = (
         "import mmpretrain.utils.dependency as d; print(d.WITH_MULTIMODAL); import mmpretrain.models\n"
-        "from agreid_plugin.hosts.mmengine import compat; print('no_multimodal_models' in compat.applied())"
+        "from agreid_plugin.hosts.mmengine.compat.mmengine_fixes import applied\n"
+        "print('no_multimodal_models' in applied())"
     )
     mended = "import agreid_plugin; "
     native = "from agreid_plugin._imports import RUNNERS; del RUNNERS['mmpretrain.utils.dependency']; "

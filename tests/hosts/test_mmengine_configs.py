@@ -16,9 +16,9 @@ from torch import nn
 from torch.optim import SGD
 
 from agreid_plugin.data.datasets import dataset_name
-from agreid_plugin.hosts.fastreid import hooks, solver
-from agreid_plugin.hosts.fastreid.trainer import Trainer
-from agreid_plugin.hosts.fastreid.transforms import build_transforms
+from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
+from agreid_plugin.hosts.fastreid.engine import hooks, solver
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 
 SAMPLERS = {
     "NaiveIdentitySampler": "agreid_plugin.IdentitySampler",

@@ -14,9 +14,9 @@ from recipe_pairs import RECIPES, both_forms
 from torch import nn
 
 from agreid_plugin.data.attributes import AttributeSchema
-from agreid_plugin.hosts.fastreid.losses import build_objectives
-from agreid_plugin.hosts.fastreid.methods import HostMethod
-from agreid_plugin.hosts.fastreid.trainer import Trainer
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
+from agreid_plugin.hosts.fastreid.models.base import HostMethod
+from agreid_plugin.hosts.fastreid.models.losses import build_objectives
 
 OURS = ("agreid_plugin.losses", "agreid_plugin.methods", "agreid_plugin.nn")
 

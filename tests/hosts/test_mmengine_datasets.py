@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader
 from agreid_plugin.data.captions import captions_of, clean
 from agreid_plugin.data.datasets import DATASETS, load
 from agreid_plugin.data.protocols import protocols, select
-from agreid_plugin.data.synth.make import MARKER
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.test_sets import VALIDATION, TestSet
-from agreid_plugin.hosts.mmengine.structures import PersonSample
+from agreid_plugin.evaluation.evaluation_sets import VALIDATION, TestSet
+from agreid_plugin.hosts.mmengine.data.structures import PersonSample
 from agreid_plugin.nn.clip import tokenize
+from agreid_plugin.synth.make import MARKER
 from agreid_plugin.types import UNKNOWN, View, platform_label
 
 READ = [

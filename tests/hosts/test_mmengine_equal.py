@@ -10,9 +10,9 @@ from mmengine.runner.checkpoint import load_checkpoint
 from mmengine.runner.checkpoint import load_state_dict as host_load
 from small_mmengine import CLIP, IDENTITIES, ROWS, batch, loaded, run
 
-from agreid_plugin.hosts.fastreid.adapter import to_host
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.weights import load_weights, read_state
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data.batch_conversion import to_host
+from agreid_plugin.inference.weights import load_weights, read_state
 
 VIT = {"BACKBONE": {"DEPTH": "tiny", "STRIDE_SIZE": [8, 8], "FEAT_DIM": 16, "DROP_PATH_RATIO": 0.0}}
 VIT["VIT"] = {"PATCH_SIZE": 8, "WIDTH": 16, "LAYERS": 2, "HEADS": 2}

@@ -15,11 +15,11 @@ from PIL import Image
 
 from agreid_plugin.data.images import read_image
 from agreid_plugin.data.samplers import EpochSampler, RandomIdentities
-from agreid_plugin.data.synth import make_agsynth
-from agreid_plugin.hosts.fastreid import transforms
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.data import build_train_loader
-from agreid_plugin.hosts.fastreid.evaluator import test_sets
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data import transforms
+from agreid_plugin.hosts.fastreid.data.loaders import build_train_loader
+from agreid_plugin.hosts.fastreid.engine.evaluator import test_sets
+from agreid_plugin.synth import make_agsynth
 
 test_sets.__test__ = False  # the function's name, not a test's
 

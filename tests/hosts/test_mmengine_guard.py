@@ -12,9 +12,9 @@ from poison import Poison
 from processes import in_processes
 from small_mmengine import CONFIGS, OBJECTIVES
 
+from agreid_plugin.engine.steps import read_step
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.base_model import ReIDModel
-from agreid_plugin.hosts.steps import read_step
+from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.types import View
 
 PIPELINE = [{"type": f"agreid_plugin.{name}"} for name in ("ReadImage", "HorizontalFlip", "Pack")]

@@ -19,15 +19,15 @@ from small_mmengine import CONFIGS, batch, loaded, model, run
 from torch import nn
 
 from agreid_plugin.data.datasets import Dataset
+from agreid_plugin.engine.label_checks import check_test_labels, check_training_labels
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
-from agreid_plugin.evaluation.test_sets import TestSet, choose
-from agreid_plugin.hosts.label_checks import check_test_labels, check_training_labels
-from agreid_plugin.hosts.mmengine.guard import LearningGuard
-from agreid_plugin.hosts.mmengine.hooks import SoftLabelRamp
-from agreid_plugin.hosts.mmengine.identity_check import check_identities, labeled
-from agreid_plugin.hosts.mmengine.run_facts import plain, setup
-from agreid_plugin.nn.usage import UsageCounter
+from agreid_plugin.evaluation.evaluation_sets import TestSet, choose
+from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities, labeled
+from agreid_plugin.hosts.mmengine.engine.guard import LearningGuard
+from agreid_plugin.hosts.mmengine.engine.hooks import SoftLabelRamp
+from agreid_plugin.hosts.mmengine.engine.run_card import plain, setup
+from agreid_plugin.nn.expert_usage import UsageCounter
 from agreid_plugin.types import UNKNOWN, Record, View
 
 EVERY = ("LearningGuard", "IdentityCheck", "RunCard", "Results", "ExactResume", "SyncBuffers", "ExpertUsage")

@@ -10,8 +10,8 @@ from small_mmengine import BACKBONES, CLIP, IDENTITIES, PIDS, RESNET, VIF, batch
 
 from agreid_plugin import losses
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.adapter import to_batch
-from agreid_plugin.hosts.mmengine.losses import IdentityLoss
+from agreid_plugin.hosts.mmengine.data.batch_conversion import to_batch
+from agreid_plugin.hosts.mmengine.models.losses import IdentityLoss
 from agreid_plugin.types import UNKNOWN, View
 
 THEIR_VIT = {

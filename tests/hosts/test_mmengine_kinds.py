@@ -9,11 +9,11 @@ from conftest import assert_one_line
 from mmengine.runner import Runner
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.checkpointing import CheckpointHook
-from agreid_plugin.hosts.mmengine.config import load_config
-from agreid_plugin.hosts.mmengine.kinds import misfit, require_kinds
-from agreid_plugin.hosts.mmengine.plain_errors import said_plainly
-from agreid_plugin.hosts.mmengine.preprocessor import ReIDPreprocessor
+from agreid_plugin.hosts.mmengine.config.loading import load_config
+from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
+from agreid_plugin.hosts.mmengine.config.type_checks import misfit, require_kinds
+from agreid_plugin.hosts.mmengine.data.preprocessor import ReIDPreprocessor
+from agreid_plugin.hosts.mmengine.engine.checkpoints import CheckpointHook
 
 
 class Shaped(Protocol):

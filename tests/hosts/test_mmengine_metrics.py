@@ -17,9 +17,9 @@ from processes import in_processes, returned_by
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import NUMBERS, FeatureSet, evaluate_all
-from agreid_plugin.evaluation.comparison import Comparison, Expansion, Reranking
-from agreid_plugin.evaluation.test_sets import TestSet, choose, with_validation
-from agreid_plugin.hosts.mmengine.metrics import SELECTS, MultiProtocolMetric
+from agreid_plugin.evaluation.evaluation_sets import TestSet, choose, with_validation
+from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
+from agreid_plugin.hosts.mmengine.engine.metrics import SELECTS, MultiProtocolMetric
 from agreid_plugin.types import Record, View
 
 IMAGES, WIDTH = 41, 6  # an odd number, which two processes fill up

@@ -10,9 +10,9 @@ from torch import nn
 from torch.optim import SGD
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.mmengine import optimizers
-from agreid_plugin.hosts.mmengine.optimizers import OptimWrapperConstructor, clip_each
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.mmengine.engine import optimizers
+from agreid_plugin.hosts.mmengine.engine.optimizers import OptimWrapperConstructor, clip_each
 
 
 @pytest.fixture

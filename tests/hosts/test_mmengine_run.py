@@ -14,9 +14,9 @@ from conftest import assert_one_line
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features
-from agreid_plugin.hosts.mmengine import run
-from agreid_plugin.hosts.mmengine.config import load_config
-from agreid_plugin.hosts.mmengine.metrics import MultiProtocolMetric
+from agreid_plugin.hosts.mmengine.config.loading import load_config
+from agreid_plugin.hosts.mmengine.engine import run
+from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 
 AVERAGED = 'custom_hooks.append(dict(type="EMAHook", momentum=0.5))\n'
 THE_SAME_IN_FASTREID = {

@@ -11,10 +11,10 @@ from mmengine.registry import DATA_SAMPLERS, FUNCTIONS
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader, Dataset
 
-from agreid_plugin.data.random_states import random_state, restore_random_state
+from agreid_plugin.data.rng import random_state, restore_random_state
 from agreid_plugin.data.samplers import EndlessViewBalancedSampler
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine import samplers
+from agreid_plugin.hosts.mmengine.data import samplers
 
 KINDS = ("agreid_plugin.ViewBalancedIdentitySampler", "agreid_plugin.IdentitySampler")
 both_kinds = pytest.mark.parametrize("kind", KINDS)

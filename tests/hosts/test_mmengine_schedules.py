@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine import schedules
+from agreid_plugin.hosts.mmengine.engine import schedules
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from mmengine.runner import Runner
 from small_recipes import SMALLER, small
 
 from agreid_plugin.data.datasets import load
-from agreid_plugin.evaluation.test_sets import choose
-from agreid_plugin.hosts.mmengine.optimizers import clip_each
+from agreid_plugin.evaluation.evaluation_sets import choose
+from agreid_plugin.hosts.mmengine.engine.optimizers import clip_each
 
 TERMS = {
     "VDT": {"loss_cls_id", "loss_triplet_id", "loss_view", "loss_orthogonal"},

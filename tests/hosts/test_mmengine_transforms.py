@@ -9,16 +9,16 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 from small_mmengine import LABELS
 
-from agreid_plugin.data import augment
-from agreid_plugin.data.augment.pool import AugmentationPool
+from agreid_plugin.data import transforms
+from agreid_plugin.data.transforms.pool import AugmentationPool
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.structures import PersonSample
+from agreid_plugin.hosts.mmengine.data.structures import PersonSample
 from agreid_plugin.nn.clip import EOT, SOT, tokenize
 
 OURS = {
-    "PLRM": augment.PLRM,
-    "RandomRotation": augment.RandomRotation,
-    "PatchShuffle": augment.PatchShuffle,
+    "PLRM": transforms.PLRM,
+    "RandomRotation": transforms.RandomRotation,
+    "PatchShuffle": transforms.PatchShuffle,
     "AugmentationPool": AugmentationPool,
 }
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from agreid_plugin.engine.overrides import literal, pairs
+from agreid_plugin.engine.parameter_names import is_below
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.overrides import literal, pairs
-from agreid_plugin.hosts.parameter_names import is_below
 
 KEYS = {"folder": "work_dir", "weights": "load_from"}
 
@@ -71,8 +71,8 @@ def test_values_are_taken_as_a_recipe_writes_them(text, value):
 
 @pytest.mark.both_hosts
 def test_both_hosts_take_lists_of_names(tmp_path):
-    from agreid_plugin.hosts.fastreid.config import load_config as fastreid
-    from agreid_plugin.hosts.mmengine.config import load_config as mmengine
+    from agreid_plugin.hosts.fastreid.config.loading import load_config as fastreid
+    from agreid_plugin.hosts.mmengine.config.loading import load_config as mmengine
 
     recipe, program = tmp_path / "a.yml", tmp_path / "a.py"
     recipe.write_text("{}")

@@ -1,6 +1,6 @@
 """Repairs of a host, applied where their faults are."""
 
-from agreid_plugin.hosts.patches import Patches
+from agreid_plugin.hosts.host_fixes import Patches
 
 
 def test_a_repair_is_applied_where_its_fault_is():

@@ -9,12 +9,12 @@ import pytest
 from mmengine.logging.logger import FilterDuplicateWarning
 
 from agreid_plugin.data.datasets import load
+from agreid_plugin.engine.checkpoints import surviving_the_disk
+from agreid_plugin.engine.report import computable, report, save_thresholds, speak_through
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
-from agreid_plugin.evaluation.comparison import Comparison
-from agreid_plugin.evaluation.test_sets import TestSet, choose
-from agreid_plugin.hosts.checkpointing import surviving_the_disk
-from agreid_plugin.hosts.reporting import computable, report, save_thresholds, speak_through
+from agreid_plugin.evaluation.evaluation_sets import TestSet, choose
+from agreid_plugin.evaluation.ranking_options import Comparison
 
 _logger = logging.getLogger("a_host.run")
 
@@ -84,10 +84,10 @@ def test_the_host_says_what_the_package_logs(host):
     logger, records = host
     speak_through(logger)
     speak_through(logger)  # a second run in one process
-    logging.getLogger("agreid_plugin.hosts.weights").info("loaded %d", 3)
+    logging.getLogger("agreid_plugin.inference.weights").info("loaded %d", 3)
     assert [record.getMessage() for record in records] == ["loaded 3"]
     logger.setLevel(logging.WARNING)
-    logging.getLogger("agreid_plugin.hosts.weights").info("loaded %d", 4)
+    logging.getLogger("agreid_plugin.inference.weights").info("loaded %d", 4)
     assert len(records) == 1
 
 
@@ -97,7 +97,7 @@ def test_warnings_of_one_pattern_are_all_told_by_mmengine(host):
     handler.addFilter(FilterDuplicateWarning())
     speak_through(logger)
     for name in ("epoch_1.pth", "epoch_2.pth", "epoch_2.pth"):
-        logging.getLogger("agreid_plugin.hosts.weights").warning("%s was not written", name)
+        logging.getLogger("agreid_plugin.inference.weights").warning("%s was not written", name)
     assert [record.getMessage() for record in records] == ["epoch_1.pth was not written", "epoch_2.pth was not written"]
 
 

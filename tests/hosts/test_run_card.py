@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from agreid_plugin import __version__
-from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.run_card import (
+from agreid_plugin.engine.run_card import (
     PACKAGES,
     Card,
     code_version,
@@ -20,7 +19,8 @@ from agreid_plugin.hosts.run_card import (
     recipe_of,
     versions,
 )
-from agreid_plugin.hosts.run_inputs import weight_files
+from agreid_plugin.engine.run_inputs import weight_files
+from agreid_plugin.errors import InputError
 
 
 def begin(folder, **changes) -> Card:
@@ -118,7 +118,7 @@ def test_versions_are_those_installed():
 
 
 def test_a_package_that_is_not_installed_is_missing(monkeypatch):
-    monkeypatch.setattr("agreid_plugin.hosts.run_card.PACKAGES", ("no-such-package-anywhere",))
+    monkeypatch.setattr("agreid_plugin.engine.run_card.PACKAGES", ("no-such-package-anywhere",))
     assert versions()["no-such-package-anywhere"] == "missing"
 
 

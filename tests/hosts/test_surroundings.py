@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from agreid_plugin.data.datasets import DATASETS
-from agreid_plugin.hosts import smoke, surroundings, weight_files
+from agreid_plugin.engine import environment_report, smoke
+from agreid_plugin.inference import weight_files
 
 WEIGHTS = {"a": torch.ones(2, 3), "b": torch.zeros(4)}
 
@@ -86,7 +87,7 @@ def test_known_hashes_are_hashes():
 def test_datasets_are_found_and_counted(agsynth, tmp_path, monkeypatch):
     (tmp_path / "root" / "reid" / "ag_reid_v2" / "train").mkdir(parents=True)
     (tmp_path / "root" / "reid" / "ag_reid_v2" / "train" / "a.JPG").touch()
-    found = surroundings.datasets([str(agsynth), str(tmp_path / "root"), "nowhere"])
+    found = environment_report.datasets([str(agsynth), str(tmp_path / "root"), "nowhere"])
     assert found["CARGO (AG-Synth)"] == f"96 images in {agsynth / 'CARGO'}"
     assert found["AG-ReID.v2"] == f"1 images in {tmp_path / 'root' / 'reid' / 'ag_reid_v2'}"
     assert found["nowhere"] == "no such folder"
@@ -94,14 +95,14 @@ def test_datasets_are_found_and_counted(agsynth, tmp_path, monkeypatch):
     assert "LAGPeR" in missing
     assert len(missing) == sum(bool(source.folders) for source in DATASETS.values()) - 2
     monkeypatch.setenv("FASTREID_DATASETS", str(agsynth / "CARGO"))  # the dataset's own folder
-    assert "CARGO (AG-Synth)" in surroundings.datasets()
+    assert "CARGO (AG-Synth)" in environment_report.datasets()
 
 
 def test_little_room_is_a_warning(monkeypatch):
-    assert all(finding.ok for finding in surroundings.room("logs/none/yet"))
+    assert all(finding.ok for finding in environment_report.room("logs/none/yet"))
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(4.2e9))
-    output, temporary, *_ = surroundings.room("logs")
+    output, temporary, *_ = environment_report.room("logs")
     assert (output.ok, output.warns, temporary.warns) == (True, True, False)
     assert output.text == "4.2 GB free for output (logs): less than 5 GB, a run may end for want of room"
 

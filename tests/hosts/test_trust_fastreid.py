@@ -11,7 +11,7 @@ from malicious import ASKS, evil_checkpoint, evil_yaml, pointing_checkpoint, rea
 from zygote import assert_refused
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config import load_config
+from agreid_plugin.hosts.fastreid.config.loading import load_config
 
 TAG_CLIP = {
     "META_ARCHITECTURE": "TAGCLIP",

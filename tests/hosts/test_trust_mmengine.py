@@ -28,8 +28,8 @@ from yaml.constructor import ConstructorError
 from zygote import assert_refused
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.checkpoints import load_from_local
-from agreid_plugin.hosts.mmengine.config import load_config
+from agreid_plugin.hosts.mmengine.config.loading import load_config
+from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import load_from_local
 from agreid_plugin.trust import trust
 
 

@@ -18,17 +18,17 @@ from small_gallery import make_visa
 
 from agreid_plugin import Extractor
 from agreid_plugin.cli import main, visualize
-from agreid_plugin.data.augment import patch_probabilities
 from agreid_plugin.data.images import read_image
-from agreid_plugin.evaluation.comparison import Comparison
+from agreid_plugin.data.transforms import patch_probabilities
 from agreid_plugin.evaluation.features import load_features
-from agreid_plugin.evaluation.pictures import ranks
-from agreid_plugin.evaluation.pictures.style import PALETTE, RIGHT, WRONG
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.picturing import Subject, draw_expert_shares
-from agreid_plugin.hosts.run_pictures import report_page
-from agreid_plugin.hosts.tested import load_tested
+from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.inference.evaluation_sets import load_tested
 from agreid_plugin.types import View
+from agreid_plugin.visualize import ranks
+from agreid_plugin.visualize.figures import Subject, draw_expert_shares
+from agreid_plugin.visualize.run_page import report_page
+from agreid_plugin.visualize.style import PALETTE, RIGHT, WRONG
 
 HISTORY = [
     {"iteration": step, "total_loss": 3.0 - step, "CARGO/ALL/mAP": 10.0 * step, "CARGO/ALL/Rank-1": 9.0 * step}

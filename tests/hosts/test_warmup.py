@@ -10,10 +10,10 @@ from fastreid.utils.events import EventStorage
 from mmengine.registry import PARAM_SCHEDULERS
 from small_mmengine_config import write_config
 
-from agreid_plugin.hosts.fastreid import solver
-from agreid_plugin.hosts.fastreid.config import load_config
-from agreid_plugin.hosts.fastreid.trainer import Trainer
-from agreid_plugin.hosts.warmup import fit_warmup
+from agreid_plugin.engine.warmup import fit_warmup
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.engine import solver
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 
 pytestmark = pytest.mark.both_hosts
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.weights import PREDICTOR, load_weights, read_state, require_predictor
+from agreid_plugin.inference.weights import PREDICTOR, load_weights, read_state, require_predictor
 
 
 class Wrapped(nn.Module):

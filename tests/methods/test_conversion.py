@@ -10,12 +10,14 @@ from small_svpr import SCHEMA, batch, small_clip
 
 from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.conversion import CONVERTERS, convert_svpr, convert_vdt, convert_visa
+from agreid_plugin.inference.converters import CONVERTERS
 from agreid_plugin.methods.svpr import SVPR
+from agreid_plugin.methods.svpr.convert import convert_svpr
 from agreid_plugin.methods.vdt import VDT
 from agreid_plugin.methods.visa import ViSA, build_backbone
+from agreid_plugin.methods.visa.convert import convert_vdt, convert_visa
 from agreid_plugin.nn.bnneck import BNNeck
-from agreid_plugin.nn.decoupled import DecoupledEncoder
+from agreid_plugin.nn.view_token_vit import DecoupledEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import Batch
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.svpr.fixed_text import FixedText
 from agreid_plugin.methods.svpr.text import TextSide, per_image
-from agreid_plugin.methods.svpr.words import WORDS, ViewWords
+from agreid_plugin.methods.svpr.traceable_text import FixedText
+from agreid_plugin.methods.svpr.view_words import WORDS, ViewWords
 from agreid_plugin.types import UNKNOWN
 
 GROUND, AERIAL = 0, 1

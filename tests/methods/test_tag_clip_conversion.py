@@ -8,8 +8,8 @@ from released_tag_clip import tiny_tag_clip as tiny
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.conversion import convert_tag_clip
 from agreid_plugin.methods.tag_clip import TAGCLIP
+from agreid_plugin.methods.tag_clip.convert import convert_tag_clip
 from agreid_plugin.nn.clip import EOT, SOT
 from agreid_plugin.types import Batch
 

@@ -8,7 +8,7 @@ from torch import nn
 from agreid_plugin.losses import IdentityLoss, OnFeatures, OrthogonalLoss, TripletLoss, ViewLoss
 from agreid_plugin.methods.vdt import VDT
 from agreid_plugin.nn.bnneck import BNNeck
-from agreid_plugin.nn.decoupled import DecoupledEncoder
+from agreid_plugin.nn.view_token_vit import DecoupledEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import UNKNOWN, Batch, View
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from agreid_plugin.methods.visa import DLFM, ETGM, READINGS, PlainQueries, Queries, literal
-from agreid_plugin.nn.decoupled import Encoded
+from agreid_plugin.nn.view_token_vit import Encoded
 from agreid_plugin.types import View
 
 

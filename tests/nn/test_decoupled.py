@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.visa import literal
-from agreid_plugin.nn.decoupled import DecoupledEncoder, PlainEncoder
+from agreid_plugin.nn.view_token_vit import DecoupledEncoder, PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import View
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from agreid_plugin.nn.dense_experts import DenseTokenExperts, swap
 from agreid_plugin.nn.experts import TokenExperts
+from agreid_plugin.nn.traceable_experts import DenseTokenExperts, swap
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from torch import nn
 from agreid_plugin.methods.svpr.asmoe import AttributeExperts
 from agreid_plugin.methods.tag_clip.hrmoe import Experts, HRMoEBlock
 from agreid_plugin.methods.visa.etgm import ETGM
+from agreid_plugin.nn.expert_usage import Sent, Usage, UsageCounter, complaints, group_name, merged, scalars, told
 from agreid_plugin.nn.experts import Router
-from agreid_plugin.nn.usage import Sent, Usage, UsageCounter, complaints, group_name, merged, scalars, told
 
 WIDTH = 8
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from agreid_plugin.data.synth import make_agsynth
+from agreid_plugin.synth import make_agsynth
 from bench.rivals import alternate, time_call
 
 SIZES = ((128, 64), (256, 128))

@@ -20,10 +20,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from agreid_plugin.evaluation.index import Chunk, Entry, Info, build_index, open_index
-from agreid_plugin.evaluation.index.base import check_kind
-from agreid_plugin.evaluation.index.kinds import RECALL_AT, recall_of
-from agreid_plugin.evaluation.processes import in_process, peak_memory
+from agreid_plugin.engine.processes import in_process, peak_memory
+from agreid_plugin.retrieval.index import Chunk, Entry, Info, build_index, open_index
+from agreid_plugin.retrieval.index.base import check_kind
+from agreid_plugin.retrieval.index.index_types import RECALL_AT, recall_of
 from agreid_plugin.types import View
 from bench.rivals import METHOD, alternate, compute_ratios, table, time_call
 

@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import rotate
 
-from agreid_plugin.data.augment import PLRM
-from agreid_plugin.data.augment.base import draw_angles
+from agreid_plugin.data.transforms import PLRM
+from agreid_plugin.data.transforms.base import draw_angles
 from bench.rivals import Ways, compare
 
 SEED = 0

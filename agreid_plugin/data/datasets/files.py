@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agreid_plugin.data.whole_files import told_undone
+from agreid_plugin.data.atomic_write import told_undone
 from agreid_plugin.errors import InputError, did_you_mean, printable
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")

@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from agreid_plugin.data.whole_files import told_undone
+from agreid_plugin.data.atomic_write import told_undone
 from agreid_plugin.errors import InputError
 
 MOST_BYTES = 2**28  # of a part that was compressed

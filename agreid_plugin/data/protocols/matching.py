@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from agreid_plugin.data.protocols.hiding import Meta, mask
-from agreid_plugin.data.protocols.reading import Protocol
+from agreid_plugin.data.protocols.hiding_rules import Meta, mask
+from agreid_plugin.data.protocols.parser import Protocol
 from agreid_plugin.types import Record
 
 NOT_IN_GALLERY = "identity not in gallery"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.protocols.hiding import Meta
-from agreid_plugin.data.protocols.reading import Filter, Protocol, passes, property_of
+from agreid_plugin.data.protocols.hiding_rules import Meta
+from agreid_plugin.data.protocols.parser import Filter, Protocol, passes, property_of
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, Record
 

@@ -1,6 +1,6 @@
 """fast-reid: what makes it run on today's torch, and our components in its terms."""
 
-from agreid_plugin.hosts import require
+from agreid_plugin.host import require
 
 require("fastreid")
 

@@ -13,16 +13,16 @@ from typing import Any
 
 from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.protocols import protocol
+from agreid_plugin.engine.processes import in_process, print_into
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation import NUMBERS
-from agreid_plugin.evaluation.processes import in_process, print_into
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.hosts.fastreid import checks
 from agreid_plugin.hosts.fastreid.ablation_runs import EVALUATION, FEATURES, Grid, Run
 from agreid_plugin.hosts.fastreid.ablation_table import table
 from agreid_plugin.hosts.fastreid.ablation_time import duration, estimate, measured
-from agreid_plugin.hosts.fastreid.checkpointing import FINAL
-from agreid_plugin.hosts.fastreid.datasets import dataset_of, host_name
+from agreid_plugin.hosts.fastreid.config import checks
+from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, host_name
+from agreid_plugin.hosts.fastreid.engine.checkpoints import FINAL
 from agreid_plugin.trust import OPTION, trusted
 
 OUTPUT = "stdout.txt"

@@ -11,16 +11,16 @@ from typing import Any
 
 from fastreid.config import CfgNode, get_cfg
 
+from agreid_plugin.data.atomic_write import whole_file
 from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.datasets.files import read_json
-from agreid_plugin.data.whole_files import whole_file
+from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import Metrics, covered, load_features, load_results
+from agreid_plugin.evaluation.evaluation_sets import choose
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.evaluation.test_sets import choose
-from agreid_plugin.hosts.fastreid.config import key_paths, load_config
-from agreid_plugin.hosts.fastreid.evaluator import comparison
-from agreid_plugin.hosts.run_checks import MARKER
+from agreid_plugin.hosts.fastreid.config.loading import key_paths, load_config
+from agreid_plugin.hosts.fastreid.engine.evaluator import comparison
 
 RECORD, FEATURES, EVALUATION = "ablation_run.json", "features.npz", "eval"
 

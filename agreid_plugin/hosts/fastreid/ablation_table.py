@@ -19,8 +19,8 @@ from agreid_plugin.evaluation import Metrics, PerQuery, compare, require_compara
 from agreid_plugin.evaluation.bootstrap import DRAWS
 from agreid_plugin.evaluation.confidence import SIGNIFICANT
 from agreid_plugin.evaluation.metrics import views_word
-from agreid_plugin.evaluation.pictures.grid import draw_grid
 from agreid_plugin.hosts.fastreid.ablation_runs import Grid
+from agreid_plugin.visualize.grid import draw_grid
 
 PICTURE = "ablation.png"
 

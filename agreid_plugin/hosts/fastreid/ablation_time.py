@@ -12,15 +12,15 @@ from pathlib import Path
 from fastreid.utils.events import EventStorage
 
 from agreid_plugin.data.workers import crashes_named
+from agreid_plugin.engine.processes import in_process, print_into
+from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.evaluation.processes import in_process, print_into
 from agreid_plugin.hosts.fastreid.ablation_runs import Grid, Run
-from agreid_plugin.hosts.fastreid.agsynth import make_missing
-from agreid_plugin.hosts.fastreid.config import use_cpu_without_gpu
-from agreid_plugin.hosts.fastreid.distributed import plain
-from agreid_plugin.hosts.fastreid.methods import method_of
-from agreid_plugin.hosts.fastreid.trainer import Trainer
-from agreid_plugin.hosts.interruption import Interruption
+from agreid_plugin.hosts.fastreid.config.loading import use_cpu_without_gpu
+from agreid_plugin.hosts.fastreid.data.agsynth import make_missing
+from agreid_plugin.hosts.fastreid.engine.distributed import plain
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
+from agreid_plugin.hosts.fastreid.models.base import method_of
 from agreid_plugin.trust import trust, trusted
 
 WARM_UP, TIMED = 2, 5  # training steps of a row without a finished run

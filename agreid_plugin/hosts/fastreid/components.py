@@ -3,22 +3,24 @@
 from importlib.metadata import entry_points
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid import (  # noqa: F401 - importing them puts them there
+from agreid_plugin.hosts.fastreid.config import loading  # noqa: F401 - importing them puts them there
+from agreid_plugin.hosts.fastreid.data import (  # noqa: F401 - importing them puts them there
     agsynth,
     attributes,
+    datasets,
+    text,
+)
+from agreid_plugin.hosts.fastreid.engine import solver  # noqa: F401 - importing them puts them there
+from agreid_plugin.hosts.fastreid.models import (  # noqa: F401 - importing them puts them there
     backbones,
     clip,
-    clip_methods,
-    config,
-    datasets,
+    clip_reid,
     external,
     gradient_cache,
     host_losses,
     losses,
-    solver,
     svpr,
     tag_clip,
-    text_data,
     vdt,
     visa,
 )

@@ -1,25 +1,29 @@
 """Everything of ours in mmengine's registries; importing this module puts it there."""
 
-from agreid_plugin.hosts.mmengine import (  # noqa: F401 - importing them puts them there
-    backbones,
-    checkpointing,
-    clip_models,
+from agreid_plugin.hosts.mmengine.config import dataset_checks  # noqa: F401 - importing them puts them there
+from agreid_plugin.hosts.mmengine.data import (  # noqa: F401 - importing them puts them there
     datasets,
+    preprocessor,
+    samplers,
+    transforms,
+)
+from agreid_plugin.hosts.mmengine.engine import (  # noqa: F401 - importing them puts them there
+    checkpoints,
     expert_usage,
     guard,
-    heads,
     hooks,
-    identity_check,
     loop,
-    losses,
     metrics,
-    models,
     optimizers,
-    preprocessor,
     rank_lists,
-    records,
+    record_hooks,
     resume,
-    samplers,
     schedules,
-    transforms,
+)
+from agreid_plugin.hosts.mmengine.models import (  # noqa: F401 - importing them puts them there
+    backbones,
+    clip_models,
+    heads,
+    image_models,
+    losses,
 )

@@ -9,9 +9,9 @@ from agreid_plugin.methods.svpr.backbone import VDFE, SVPRBackbone, SVPRFeatures
 from agreid_plugin.methods.svpr.build import build_backbone
 from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement, Refined
 from agreid_plugin.methods.svpr.method import SVPR, SVPROutputs
-from agreid_plugin.methods.svpr.reading import READINGS, Reading
 from agreid_plugin.methods.svpr.text import TextSide, ViewText, per_image
-from agreid_plugin.methods.svpr.words import WORDS, ViewWords
+from agreid_plugin.methods.svpr.variants import READINGS, Reading
+from agreid_plugin.methods.svpr.view_words import WORDS, ViewWords
 
 __all__ = [
     "READINGS",

@@ -9,8 +9,8 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.methods.svpr.asmoe import ASMoE
 from agreid_plugin.methods.svpr.backbone import VDFE, SVPRBackbone
 from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement
-from agreid_plugin.methods.svpr.reading import Reading, reading
 from agreid_plugin.methods.svpr.text import TextSide
+from agreid_plugin.methods.svpr.variants import Reading, reading
 from agreid_plugin.methods.svpr.vdfe import ViewDecoupling, ViewToken
 from agreid_plugin.nn.clip import ImageTower, TextTower
 

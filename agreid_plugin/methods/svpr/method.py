@@ -17,8 +17,8 @@ from agreid_plugin.losses import AttributeLoss, OrthogonalLoss, ViewLoss, clip_o
 from agreid_plugin.methods.svpr.backbone import SVPRFeatures
 from agreid_plugin.methods.svpr.build import build_backbone
 from agreid_plugin.methods.svpr.objectives import reid_terms
-from agreid_plugin.methods.svpr.reading import Reading, reading
-from agreid_plugin.methods.svpr.words import WORDS, ViewWords
+from agreid_plugin.methods.svpr.variants import Reading, reading
+from agreid_plugin.methods.svpr.view_words import WORDS, ViewWords
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.view_predictor import ViewPredictor

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.losses import ViewLoss
-from agreid_plugin.losses.inputs import precise
+from agreid_plugin.losses.validation import precise
 from agreid_plugin.methods.tag_clip.hrmoe import Routed
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_known, require_within
 from agreid_plugin.nn.clip_modules import BlockMlp, ResidualBlock
+from agreid_plugin.nn.expert_usage import Sent
 from agreid_plugin.nn.experts import precisely
-from agreid_plugin.nn.usage import Sent
 from agreid_plugin.types import View
 
 SAMPLING = ("gumbel", "argmax")

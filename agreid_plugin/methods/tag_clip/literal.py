@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.methods.tag_clip.hrmoe import Experts
-from agreid_plugin.nn.dense_experts import swap
+from agreid_plugin.nn.traceable_experts import swap
 
 
 class DenseExperts(Experts):

@@ -8,7 +8,7 @@ from agreid_plugin.methods.visa.backbone import ViSABackbone, ViSAFeatures, buil
 from agreid_plugin.methods.visa.dlfm import DLFM, GraphBranch
 from agreid_plugin.methods.visa.etgm import ETGM, PlainQueries, Queries
 from agreid_plugin.methods.visa.method import ViSA, ViSAOutputs
-from agreid_plugin.methods.visa.reading import READINGS, Reading
+from agreid_plugin.methods.visa.variants import READINGS, Reading
 
 __all__ = [
     "DLFM",

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.visa.dlfm import DLFM
 from agreid_plugin.methods.visa.etgm import ETGM, PlainQueries, Queries
-from agreid_plugin.methods.visa.reading import Reading, reading
-from agreid_plugin.nn.decoupled import DecoupledEncoder, Encoded, Encoder, PlainEncoder
+from agreid_plugin.methods.visa.variants import Reading, reading
+from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoded, Encoder, PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import View
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.visa.etgm import Queries
 from agreid_plugin.nn.attention import PostNormBlock
-from agreid_plugin.nn.decoupled import Encoded
 from agreid_plugin.nn.graph import QueryGraph, nearest_patches
+from agreid_plugin.nn.view_token_vit import Encoded
 
 
 class GraphBranch(nn.Module):

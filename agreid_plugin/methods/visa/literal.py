@@ -20,8 +20,8 @@ from agreid_plugin.methods.visa.backbone import ViSABackbone, ViSAFeatures
 from agreid_plugin.methods.visa.dlfm import DLFM, GraphBranch
 from agreid_plugin.methods.visa.etgm import ETGM, Queries
 from agreid_plugin.nn.attention import Attention, Block, PostNormBlock
-from agreid_plugin.nn.decoupled import DecoupledEncoder, Encoded, Encoder
 from agreid_plugin.nn.experts import GroupedLayerNorm, GroupedLinear, Router, Routing, TokenExperts
+from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoded, Encoder
 from agreid_plugin.types import View
 
 

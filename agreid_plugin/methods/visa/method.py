@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError, require_given, require_known
 from agreid_plugin.losses import LoadBalanceLoss, OrthogonalLoss, ViewLoss, identity_objectives
 from agreid_plugin.methods.visa.backbone import ViSABackbone, ViSAFeatures
-from agreid_plugin.methods.visa.reading import reading
+from agreid_plugin.methods.visa.variants import reading
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.view_predictor import ViewPredictor
 from agreid_plugin.types import UNKNOWN, VIEW_SOURCES, Batch, HeadOutputs, ReIDMethod, View, known_or

@@ -10,7 +10,7 @@ import warnings
 
 from agreid_plugin.hosts import torchvision_ops
 from agreid_plugin.hosts.fastreid.compat import evaluation, files, images, names, training
-from agreid_plugin.hosts.patches import Patches
+from agreid_plugin.hosts.host_fixes import Patches
 
 PATCHES = Patches()
 for topic in (names, training, images, evaluation, files):  # the order of applying them

@@ -13,7 +13,7 @@ import torch
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.ranking import rank
 from agreid_plugin.hosts.fastreid.compat.mending import host, replace
-from agreid_plugin.hosts.patches import Patches
+from agreid_plugin.hosts.host_fixes import Patches
 
 PATCHES = Patches()
 patch = PATCHES.add

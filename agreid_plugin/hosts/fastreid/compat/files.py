@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from agreid_plugin.hosts.fastreid import safe_files
+from agreid_plugin.hosts.fastreid.compat import safe_files
 from agreid_plugin.hosts.fastreid.compat.mending import host, replace
-from agreid_plugin.hosts.patches import Patches
+from agreid_plugin.hosts.host_fixes import Patches
 
 CALLERS = ("modeling.meta_arch.baseline", "modeling.meta_arch.mgn")
 """Where the host builds backbones."""
@@ -34,7 +34,7 @@ def safe_checkpoints() -> None:
 )
 def whole_checkpoints() -> None:
     """Write files that are there in full or not at all, and go on where the disk takes none."""
-    from agreid_plugin.hosts.fastreid.checkpointing import save
+    from agreid_plugin.hosts.fastreid.engine.checkpoints import save
 
     host("utils.checkpoint").Checkpointer.save = save
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from agreid_plugin.hosts.fastreid.compat.mending import host, replace
-from agreid_plugin.hosts.patches import Patches
+from agreid_plugin.hosts.host_fixes import Patches
 
 PATCHES = Patches()
 patch = PATCHES.add

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from agreid_plugin.hosts.patches import Patches
+from agreid_plugin.hosts.host_fixes import Patches
 
 PATCHES = Patches()
 patch = PATCHES.add

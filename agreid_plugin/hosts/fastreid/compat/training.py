@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from agreid_plugin.hosts.fastreid.compat.mending import host, replace
-from agreid_plugin.hosts.patches import Patches
+from agreid_plugin.hosts.host_fixes import Patches
 
 PATCHES = Patches()
 patch = PATCHES.add
@@ -53,7 +53,7 @@ def optimizer_without_flat_buffer() -> None:
 )
 def amp_on_any_device() -> None:
     """Train with autocast where it pays, in full precision on a CPU."""
-    from agreid_plugin.hosts.fastreid.amp import AMPTrainer
+    from agreid_plugin.hosts.fastreid.engine.amp import AMPTrainer
 
     replace("AMPTrainer", AMPTrainer, "engine.defaults", "engine.train_loop")
 
@@ -65,7 +65,7 @@ def amp_on_any_device() -> None:
 )
 def stop_together() -> None:
     """Have every process learn all losses, and stop by them."""
-    from agreid_plugin.hosts.fastreid.loss_writing import write_metrics
+    from agreid_plugin.hosts.fastreid.engine.loss_logging import write_metrics
 
     host("engine.train_loop").SimpleTrainer._write_metrics = write_metrics
 
@@ -77,7 +77,7 @@ def stop_together() -> None:
 )
 def loader_on_any_device() -> None:
     """Load batches without CUDA streams of the host's and without its thread."""
-    from agreid_plugin.hosts.fastreid.loader import DeviceLoader
+    from agreid_plugin.hosts.fastreid.data.prefetch import DeviceLoader
 
     replace("DataLoaderX", DeviceLoader, "data.data_utils", "data.build")
 
@@ -89,7 +89,7 @@ def loader_on_any_device() -> None:
 )
 def processes_on_any_device() -> None:
     """Launch gloo processes where there is no GPU."""
-    from agreid_plugin.hosts.fastreid.distributed import AnyDeviceDataParallel, distributed_worker
+    from agreid_plugin.hosts.fastreid.engine.distributed import AnyDeviceDataParallel, distributed_worker
 
     replace("_distributed_worker", distributed_worker, "engine.launch")
     replace("DistributedDataParallel", AnyDeviceDataParallel, "engine.defaults")

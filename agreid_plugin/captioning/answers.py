@@ -1,0 +1,177 @@
+"""From what a model answers to a caption: its sentence without the wrapping, and what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from agreid_plugin.captioning.contradictions import contradictions
+from agreid_plugin.errors import InputError
+
+FEWEST_WORDS, MOST_WORDS = 6, 77  # text encoders read 77 tokens
+
+_THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_BULLET = re.compile(r"^(?:[-*•+]|\d+[.)])\s+")
+_KEY = re.compile(r"^([A-Z][\w /&()-]{0,40}):\s*")
+_CAPTION_KEY = re.compile(r"caption|description|answer|summary|sentence|combined|final", re.IGNORECASE)
+_OPENING = re.compile(
+    r"^(?:(?:in|from) (?:this|the) (?:image|photo|picture),? (?:there is |we see |we can see )?|"
+    r"(?:this|the) (?:image|photo|picture) (?:shows|depicts|features|displays|captures) )",
+    re.IGNORECASE,
+)
+_REFUSAL = re.compile(
+    r"\b(?:i'm sorry|i am sorry|i apologi[sz]e|as an ai|as a language model|i cannot|i can't|i'm (?:unable|not able)|"
+    r"i am (?:unable|not able)|(?:cannot|can't|unable to) (?:assist|help|provide|identify|determine|see)|"
+    r"(?:don't|do not) see (?:an|any|the) image|no image (?:was|is|has been))\b",
+    re.IGNORECASE,
+)
+_VIEWPOINT = re.compile(
+    r"\b(?:aerial(?:ly)?|drones?|uav|quadcopter|from above|from overhead|overhead|bird'?s[- ]eye|top[- ]down|"
+    r"top view|viewed from|view from|high[- ]angle|low[- ]angle|ground[- ](?:level|view)|cctv|surveillance|"
+    r"security camera|camera (?:angle|view)|the camera|(?:view|vantage) ?point|perspective|looking down (?:on|at|from))"
+    r"(?![\w-])",
+    re.IGNORECASE,
+)
+_BACKGROUND = re.compile(
+    r"\b(?:background|street|sidewalk|pavement|road|crosswalk|grass|lawn|buildings?|wall|trees?|cars?|parking lot|"
+    r"floor|on the ground|stairs|staircase|park|campus|plaza|corridor|hallway|indoors?|outdoors?|scene|bench|"
+    r"surroundings|setting)(?![\w-])",
+    re.IGNORECASE,
+)
+_FOREIGN = re.compile(r"[\u0370-\u1dff\u2e80-\ud7ff\uf900-\ufaff]+")  # letters that are not Latin
+_SENTENCE_END = re.compile(r"[.!?]\s+(?=[A-Z])")
+FLAGS = ("viewpoint", "background", "contradiction", "sentences", "foreign")
+"""What is told of a caption that can be used nevertheless."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a caption has to keep to.
+
+    Attributes:
+        fewest: words, at least.
+        most: words, at most.
+        strict: captions with one of `FLAGS` cannot be used.
+    """
+
+    fewest: int = FEWEST_WORDS
+    most: int = MOST_WORDS
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fewest <= self.most:
+            raise InputError(f"captions of {self.fewest} to {self.most} words: the first has to be 1 or more, the less")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A caption and what was found about it.
+
+    Attributes:
+        text: the caption.
+        problem: why it cannot be used; empty if it can.
+        flags: one of `FLAGS` -> what was found.
+    """
+
+    text: str
+    problem: str = ""
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def clean(answer: str, kind: str = "template") -> str:
+    """Return the caption in an answer: markdown, thoughts, headings and quotation marks removed, spaces single.
+
+    Asked by `prompt`, models list details first and combine them in the end; the last line that is no list counts.
+    """
+    answer = answer.encode("utf-8", "replace").decode()  # halves of characters cannot be written down
+    text = _THOUGHT.sub(" ", answer).replace("\u2019", "'").replace("\u2018", "'")
+    lines = [line.strip() for line in re.sub(r"```\w*", "\n", text).splitlines()]
+    prose = [line for line in map(_prose, lines) if line]
+    if not prose:  # nothing but a list
+        prose = [" ".join(_BULLET.sub("", line) for line in lines)]
+    chosen = prose[-1] if kind == "prompt" else " ".join(prose)
+    plain = re.sub(r"(\*{1,3}|_{2,3}|`)", "", chosen)
+    plain = _OPENING.sub("", " ".join(plain.split()).strip("\"'\u201c\u201d ")).strip()
+    if plain and plain[-1] not in ".!?":
+        plain += "."
+    return plain[:1].upper() + plain[1:]
+
+
+def _prose(line: str) -> str:
+    """Return a line of an answer without its key, or nothing if it is part of a list or a heading."""
+    bare = re.sub(r"[*_`]", "", line)
+    if _BULLET.match(line) or line.startswith("#") or bare.endswith(":") or not re.search(r"\w", line):
+        return ""
+    key = _KEY.match(bare)
+    if key is None:
+        return line
+    return bare[key.end() :] if _CAPTION_KEY.search(key[1]) else ""
+
+
+def judge(
+    answer: str,
+    kind: str = "template",
+    attributes: Mapping[str, str] | None = None,
+    said: Collection[str] = (),
+    rules: Rules | None = None,
+    cut: bool = False,
+) -> Verdict:
+    """Turn an answer into a caption and say what is wrong with it.
+
+    Args:
+        answer: as the model gave it.
+        kind: the strategy it was asked by.
+        attributes: of the person, to compare with.
+        said: the image's other captions.
+        rules: what it has to keep to.
+        cut: the model had to stop before its end.
+    """
+    rules = rules or Rules()
+    text = clean(answer, kind)
+    flags = _flags(text, attributes or {})
+    problem = _problem(text, said, rules, cut)
+    if not problem and rules.strict and flags:
+        name, found = next(iter(flags.items()))
+        problem = f"{name}: {', '.join(found)}"
+    return Verdict(text, problem, flags)
+
+
+def _problem(text: str, said: Collection[str], rules: Rules, cut: bool) -> str:
+    count = len(text.split())
+    if not re.search(r"\w", text):
+        return "empty"
+    if _REFUSAL.search(text):
+        return "refusal"
+    if cut:
+        return "cut off"
+    if count < rules.fewest:
+        return f"too short: {count} words"
+    if count > rules.most:
+        return f"too long: {count} words"
+    return "repeats the other caption" if text.lower() in {other.lower() for other in said} else ""
+
+
+def _flags(text: str, attributes: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    ends = len(_SENTENCE_END.findall(text))
+    found = {
+        "viewpoint": _found(_VIEWPOINT, text),
+        "background": _found(_BACKGROUND, text),
+        "contradiction": tuple(contradictions(text, attributes)),
+        "sentences": (f"{ends + 1} sentences",) if ends else (),
+        "foreign": _found(_FOREIGN, text),
+    }
+    return {name: values for name, values in found.items() if values}
+
+
+def _found(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(match[0].lower() for match in pattern.finditer(text)))
+
+
+def hint(verdict: Verdict, rules: Rules) -> str:
+    """Return what to add to the question after an answer that could not be used."""
+    return (
+        f"Your last answer could not be used ({verdict.problem}). Answer with the description alone, one plain "
+        f"sentence of {rules.fewest} to {rules.most} words about the person's appearance, without the background, the "
+        "camera or its viewpoint, and without remarks of your own."
+    )

@@ -1,0 +1,177 @@
+"""Whom to describe: images with their identities, views and what is known of the people."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from agreid_plugin.data.attributes import is_known
+from agreid_plugin.data.datasets import load
+from agreid_plugin.data.datasets.files import existing, read_csv, read_json, shown
+from agreid_plugin.data.image_validation import broken_images
+from agreid_plugin.errors import InputError, did_you_mean
+from agreid_plugin.types import Record, View
+
+PATH_COLUMNS = ("path", "file_path")
+PERSON_COLUMNS = ("id", "pid", "identity")
+SURROGATE = re.compile("[\ud800-\udfff]")  # stands for a byte of a name that is not UTF-8
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One image to describe.
+
+    Attributes:
+        file_path: its path below the folder of images, with forward slashes, as annotations have it.
+        path: where it is.
+        pid: the identity's number.
+        name: what the identity is called, where that is no number.
+        view: aerial or ground, None when nobody knows.
+        attributes: name -> value.
+    """
+
+    file_path: str
+    path: str
+    pid: int
+    name: str = ""
+    view: View | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_subjects(
+    dataset: str, root: str | Path, splits: Sequence[str] = (), skip_bad_names: bool = False, **options: Any
+) -> list[Subject]:
+    """Read a dataset's images; `folder` is anyone's own.
+
+    Args:
+        dataset: its name.
+        root: its folder, which `file_path` starts from.
+        splits: the splits to describe, all if none is named.
+        skip_bad_names: leave out images whose names do not fit.
+        options: what the dataset's reader takes besides.
+    """
+    found = load(dataset, root, skip_bad_names=skip_bad_names, **options)
+    records = found.split(*(splits or found.splits))
+    if not records:
+        raise InputError(f"{root}: no image of split {', '.join(splits)}; {found.name} has {', '.join(found.splits)}")
+    base = Path(root).expanduser()
+    base = base.parent if base.is_file() else base
+    by_path = {record.path: record for record in records}  # query and gallery may share an image
+    return [_subject(record, base) for record in by_path.values()]
+
+
+def _subject(record: Record, base: Path) -> Subject:
+    return Subject(
+        file_path=Path(os.path.relpath(record.path, base)).as_posix(),
+        path=record.path,
+        pid=record.pid,
+        name=record.tags.get("identity", ""),
+        view=record.view,
+        attributes={name: value for name, value in record.attributes.items() if is_known(value)},
+    )
+
+
+def spread(subjects: Sequence[Subject], limit: int) -> list[Subject]:
+    """Return `limit` subjects evenly spread over all, to try things on."""
+    if limit < 1:
+        raise InputError(f"limit is {limit}; it has to be 1 or more")
+    limit = min(limit, len(subjects))
+    return [subjects[place * len(subjects) // limit] for place in range(limit)]
+
+
+def large_enough(subjects: Iterable[Subject], min_pixels: int) -> list[Subject]:
+    """Leave out images of `min_pixels` pixels or fewer; TAG-PEDES does so at 1,000."""
+    kept = []
+    for subject in subjects:
+        with Image.open(subject.path) as image:
+            if image.width * image.height > min_pixels:
+                kept.append(subject)
+    return kept
+
+
+def unreadable(subjects: Iterable[Subject], progress: bool = False) -> dict[str, str]:
+    """Decode every image and return `file_path` -> why, for those that cannot be, or whose names cannot be written."""
+    names = {subject.path: subject.file_path for subject in subjects}
+    faults = {names[path]: fault for path, fault in broken_images(names, progress).items()}
+    return {**dict.fromkeys(filter(SURROGATE.search, names.values()), "its name is not UTF-8"), **faults}
+
+
+def with_attributes(subjects: Sequence[Subject], file: str | Path) -> list[Subject]:
+    """Add the attributes of a file: what it says of an image goes before what it says of the identity."""
+    file = existing(file)
+    told = _read_table(file) if file.suffix.lower() == ".csv" else _read_json(file)
+    people = {_person(key): key for key in told}
+    used: set[str] = set()
+    described = []
+    for subject in subjects:
+        person = people.get(subject.name or str(subject.pid))
+        keys = [key for key in (person, subject.file_path) if key is not None and key in told]
+        used.update(keys)
+        more = {name: value for key in keys for name, value in told[key].items()}
+        described.append(replace(subject, attributes={**subject.attributes, **more}))
+    if not used:
+        first = next(iter(told), "nothing")
+        near = did_you_mean(first, [subject.file_path for subject in subjects])
+        raise InputError(
+            f"{file}: none of its {len(told)} keys, first {shown(first)!r}, is a path or an identity of the images, "
+            f"first {subjects[0].file_path!r} of identity {subjects[0].name or subjects[0].pid}{near}"
+        )
+    return described
+
+
+def _person(key: str) -> str:
+    """Return an identity as it is looked up, 0007 as 7."""
+    return str(int(key)) if re.fullmatch("[0-9]{1,18}", key) else key
+
+
+def _read_table(file: Path) -> dict[str, dict[str, str]]:
+    told: dict[str, dict[str, str]] = {}
+    for line, row in read_csv(file, ()):
+        column = next((name for name in (*PATH_COLUMNS, *PERSON_COLUMNS) if row.get(name)), None)
+        if column is None:
+            columns = ", ".join((*PATH_COLUMNS, *PERSON_COLUMNS))
+            raise InputError(
+                f"{file}: line {line} names no image and no identity; it needs one of the columns {columns}"
+            )
+        _add(told, f"{file}: line {line}", row[column], row)
+    return _not_empty(file, told)
+
+
+def _read_json(file: Path) -> dict[str, dict[str, str]]:
+    told: dict[str, dict[str, str]] = {}
+    for key, values in read_json(file, dict).items():
+        if not isinstance(values, dict):
+            raise InputError(f"{file}: {shown(key)!r} is a {type(values).__name__}, expected attribute -> value")
+        for name, value in values.items():
+            if not isinstance(value, str | int | float | bool | None):
+                raise InputError(
+                    f"{file}: {shown(key)!r}: {shown(name)!r} is a {type(value).__name__}, expected a text or a number"
+                )
+        _add(told, f"{file}", key, {name: _text(value) for name, value in values.items()})
+    return _not_empty(file, told)
+
+
+def _add(told: dict[str, dict[str, str]], where: str, key: str, values: Mapping[str, str]) -> None:
+    key = key.replace("\\", "/").removeprefix("./")
+    if key in told:
+        raise InputError(f"{where}: {shown(key)!r} is there twice; keep one of them")
+    reserved = (*PATH_COLUMNS, *PERSON_COLUMNS)
+    told[key] = {name: value for name, value in values.items() if name not in reserved and is_known(value)}
+
+
+def _not_empty(file: Path, told: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    if not any(told.values()):
+        raise InputError(f"{file}: no attribute of anybody; see 'fastreid data caption --help' for the format")
+    return told
+
+
+def _text(value: str | float | bool | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)

@@ -1,0 +1,151 @@
+"""Progress on disk: every caption is written down at once, so that a run can stop anywhere and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from agreid_plugin.data.atomic_write import told_undone, told_unwritten, whole_file
+from agreid_plugin.data.datasets.files import are_texts, parse_json, shown
+from agreid_plugin.errors import InputError
+
+
+@dataclass(frozen=True)
+class Caption:
+    """One question asked to its end.
+
+    Attributes:
+        file_path: the image.
+        slot: which of its captions.
+        kind: the strategy it was asked by.
+        asked: digest of the question.
+        text: the caption, also of one that cannot be used.
+        problem: why it cannot be used, empty if it can.
+        flags: kind of remark -> what was found.
+        retried: the first answer could not be used.
+    """
+
+    file_path: str
+    slot: int
+    kind: str
+    asked: str
+    text: str
+    problem: str = ""
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    retried: bool = False
+
+
+_KINDS = {
+    **dict.fromkeys(("file_path", "kind", "asked", "text", "problem"), str),
+    "slot": int,
+    "flags": dict,
+    "retried": bool,
+}
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that it is there in full or not at all."""
+    with told_unwritten(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as draft:
+            draft.write_text(text, encoding="utf-8", newline="\n")
+
+
+class Journal:
+    """The file of progress beside an output: a line of settings, then a line a caption.
+
+    Args:
+        path: the file; if it is there, the run goes on where it ended.
+        settings: what decides the captions; a file begun with others is refused.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]):
+        self.path = path
+        self.done: dict[tuple[str, int], Caption] = {}
+        self._settings = dict(settings)
+
+    def __enter__(self) -> Journal:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        begun = self.path.exists() and self._read()
+        self._file: TextIO = self.path.open("a", encoding="utf-8", newline="\n")
+        if not begun:
+            self._write({"settings": self._settings})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        if not self.done:
+            self.path.unlink()
+
+    def add(self, caption: Caption) -> None:
+        """Write down a caption."""
+        self._write(asdict(caption))
+        self.done[caption.file_path, caption.slot] = caption
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(content, ensure_ascii=False) + "\n")
+        self._file.flush()
+
+    def _read(self) -> bool:
+        """Read what is there and return whether there was any caption; half a line at the end is cut off."""
+        content = self._content()
+        whole = content[: content.rfind(b"\n") + 1]
+        lines = whole.split(b"\n")[:-1]
+        if len(lines) < 2:  # no caption yet, so any settings will do
+            os.truncate(self.path, 0)
+            return False
+        for number, line in enumerate(lines, start=1):
+            if number == 1:
+                self._compare(self._settings_in(line))
+            else:
+                self._remember(number, line)
+        if len(whole) < len(content):  # the run was killed while writing
+            os.truncate(self.path, len(whole))
+        return True
+
+    def _content(self) -> bytes:
+        if not self.path.is_file():
+            raise InputError(f"{self.path}: not a file; move it away to start again")
+        with told_undone(self.path, "read"):
+            return self.path.read_bytes()
+
+    def _settings_in(self, line: bytes) -> dict[str, Any]:
+        entry = self._entry(1, line)
+        if not isinstance(entry.get("settings"), dict):
+            raise self._damaged(1)
+        return entry["settings"]
+
+    def _entry(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            entry = parse_json(self.path, line.decode())
+        except (InputError, UnicodeDecodeError):
+            raise self._damaged(number) from None
+        if not isinstance(entry, dict):
+            raise self._damaged(number)
+        return entry
+
+    def _damaged(self, number: int) -> InputError:
+        return InputError(f"{self.path}: line {number} is damaged; delete the line, or the file to start again")
+
+    def _remember(self, number: int, line: bytes) -> None:
+        entry = self._entry(number, line)
+        if entry.keys() != _KINDS.keys() or not all(type(entry[name]) is kind for name, kind in _KINDS.items()):
+            raise self._damaged(number)
+        if not all(are_texts(found) for found in entry["flags"].values()):
+            raise self._damaged(number)
+        flags = {name: tuple(found) for name, found in entry["flags"].items()}
+        caption = Caption(**{**entry, "flags": flags})
+        self.done[caption.file_path, caption.slot] = caption
+
+    def _compare(self, before: Mapping[str, Any]) -> None:
+        for name in (*self._settings, *before):
+            old, new = before.get(name), self._settings.get(name)
+            if old != new:
+                raise InputError(
+                    f"{self.path} was begun with {name} {shown(repr(old))}, not {new!r}: use the same settings to "
+                    "continue, or delete it to start again"
+                )

@@ -1,0 +1,78 @@
+"""What `fastreid list` and `fastreid doctor` tell of a host, and of this package where there is none."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agreid_plugin import losses
+from agreid_plugin.data import transforms
+from agreid_plugin.data.datasets import DATASETS
+from agreid_plugin.host import HOSTS
+
+SENTENCE_END = re.compile(r"(?<=[^\d\s][.!?])\s+(?=[A-Z`])")  # not that of `Eq. 15`
+PARAGRAPH_END = re.compile(r"\w+:$|\d+\. |[-*] |$")  # `Args:`, a list, an empty line
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing by its name: whose it is, and the first sentence of what it is."""
+
+    name: str
+    owner: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check of the installation and how it came out.
+
+    Attributes:
+        ok: whether all is well.
+        text: what was found, in one line.
+        warns: whether it is worth a look though all is well.
+    """
+
+    ok: bool
+    text: str
+    warns: bool = False
+
+
+def owner_of(entry: object) -> str:
+    """Return the package that an object comes from: the top of its module's name."""
+    package = (getattr(entry, "__module__", None) or type(entry).__module__).partition(".")[0]
+    return HOSTS.get(package, package)
+
+
+def first_sentence(entry: object) -> str:
+    """Return the first sentence of an object's own docstring, nothing if it has none."""
+    if not getattr(entry, "__doc__", None):
+        return ""
+    lines: list[str] = []
+    for line in (inspect.getdoc(entry) or "").strip().splitlines():
+        if PARAGRAPH_END.match(line.strip()):
+            break
+        lines.append(line.strip())
+    return SENTENCE_END.split(" ".join(lines), maxsplit=1)[0]
+
+
+def entries_of(named: Mapping[str, object]) -> list[Entry]:
+    """Return the entries of objects by name, sorted."""
+    found = [Entry(name, owner_of(entry), first_sentence(entry)) for name, entry in named.items()]
+    return sorted(found, key=lambda entry: entry.name.lower())
+
+
+def without_a_host() -> dict[str, list[Entry]]:
+    """Return kind -> what this package has of it by itself."""
+    return {
+        "losses": entries_of(_classes(losses)),
+        "transforms": entries_of(_classes(transforms)),
+        "datasets": entries_of(DATASETS),
+    }
+
+
+def _classes(module: object) -> dict[str, type]:
+    named = {name: getattr(module, name) for name in module.__all__}
+    return {name: value for name, value in named.items() if inspect.isclass(value)}

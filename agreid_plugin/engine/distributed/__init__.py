@@ -1,0 +1,1 @@
+"""Several processes: launcher environment, rendezvous, launch, worker, supervisor."""

@@ -1,0 +1,231 @@
+"""What a run was made of and what it cost, so that two runs can be compared: run_card.json in its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import agreid_plugin
+from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.datasets.files import existing, read_json, shown
+from agreid_plugin.engine.checkpoints import surviving_the_disk
+from agreid_plugin.engine.run_costs import Meter
+from agreid_plugin.errors import InputError
+
+PACKAGES = (
+    *("agreid-plugin", "fastreid", "mmengine", "mmpretrain", "mmcv-lite", "mmcv", "torch", "torchvision"),
+    *("numpy", "pillow", "scipy", "faiss-cpu", "yacs", "open_clip_torch", "timm"),
+)
+FILE_NAME = "run_card.json"
+RUNNING, FINISHED = "running", "finished"
+KINDS = {
+    **dict.fromkeys(("versions", "patches", "config", "datasets", "weights", "batch", "setup", "code"), dict),
+    **dict.fromkeys(("devices", "protocols", "synthetic", "sessions"), list),
+    "processes": int,
+}
+"""What a card's entries are."""
+ALWAYS = frozenset({"versions", "patches", "config", "devices", "processes"})
+"""Those that every card has."""
+
+
+class Card:
+    """The card of a run that starts now; a run that goes on keeps the sessions of its card.
+
+    As a context it ends the card with the block, with the kind of error that left it, if one did.
+
+    Args:
+        folder: the run's folder.
+        config: the configuration as plain values.
+        host: `fast-reid` or `mmengine`.
+        task: `train` or `eval`.
+        processes: how many take part.
+        seed: what random numbers start from.
+        patches: the repairs of the host in force, name -> reason.
+        config_file: where the configuration was read; empty if from nowhere.
+        resumed: whether the run goes on from a checkpoint of its own.
+        extra: what else is worth knowing: `datasets`, `weights`, `batch`, `protocols`, `setup`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        config: Mapping[str, Any],
+        *,
+        host: str,
+        task: str,
+        processes: int,
+        seed: int | None,
+        patches: Mapping[str, str],
+        config_file: str | Path = "",
+        resumed: bool = False,
+        **extra: Any,
+    ):
+        self.path = Path(folder) / FILE_NAME
+        self.images = 0
+        """How many went through the model, which whoever counts them adds to."""
+        self._meter = Meter(processes)
+        self._card = {
+            "host": host,
+            "task": task,
+            "recipe": recipe_of(config_file),
+            "code": code_version(),
+            "versions": versions(),
+            "patches": dict(patches),
+            "devices": devices(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "processes": processes,
+            "seed": seed,
+            **extra,
+            "sessions": [*(_sessions_before(self.path) if resumed else ()), _session()],
+            "config": config,
+        }
+        self._write()
+
+    def __enter__(self) -> Card:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.end(error)
+
+    def update(self, outcome: str = RUNNING) -> None:
+        """Write what the session has cost so far, and what it is at or came to."""
+        session = self._card["sessions"][-1]
+        session.update(outcome=outcome, ended=None if outcome == RUNNING else _now())
+        session.update(self._meter.figures(self.images))
+        with surviving_the_disk(self.path):
+            self._write()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Write what the session has cost, and the kind of error that ended it, if one did."""
+        self._meter.stop()
+        self.update(FINISHED if error is None else type(error).__name__)
+
+    def _write(self) -> None:
+        with whole_file(self.path) as draft:
+            draft.write_text(json.dumps(self._card, indent=2) + "\n", encoding="utf-8")
+
+
+def read_run_card(run: str | Path) -> dict[str, Any]:
+    """Read the card of a run, by its folder or by a file in it, such as results.json.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    card = find_run_card(run)
+    if card is None:
+        raise InputError(f"{run} has no {FILE_NAME}: it is no run's folder, or of a run that never started")
+    return card
+
+
+def find_run_card(run: str | Path) -> dict[str, Any] | None:
+    """Return the same, or None if there is none."""
+    path = existing(run)
+    path = (path if path.is_dir() else path.parent) / FILE_NAME
+    if not path.is_file():
+        return None
+    card = read_json(path, dict)
+    for key, kind in KINDS.items():
+        value = card.get(key, kind() if key not in ALWAYS else None)
+        if not isinstance(value, kind):
+            raise InputError(f"{path}: damaged: {key} is {shown(repr(value))}, expected a {kind.__name__}")
+    return card
+
+
+def seed_of(folder: str | Path) -> int | None:
+    """Return the seed of the run in a folder, None if no card tells."""
+    try:
+        seed = json.loads((Path(folder) / FILE_NAME).read_text(encoding="utf-8"))["seed"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return seed if isinstance(seed, int) else None
+
+
+def versions() -> dict[str, str]:
+    """Return the version of Python and of each package that matters; `missing` for one that is not installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "missing"
+    return found
+
+
+def devices() -> list[str]:
+    """Return the names of the GPUs, or of the processor without one."""
+    if torch.cuda.is_available():
+        return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return [f"cpu ({torch.get_num_threads()} threads)"]
+
+
+def code_version(package: Path = Path(agreid_plugin.__file__).parent) -> dict[str, Any]:
+    """Return this package's version and, in a checkout, its commit and what tells the changes since from others."""
+    found = {"version": agreid_plugin.__version__, "commit": None, "dirty": None, "changes": None}
+    if (package.parent / ".git").exists():
+        found["commit"] = _git(package.parent, "rev-parse", "HEAD")
+        changes = _git(package.parent, "diff", "HEAD")
+        found["dirty"] = None if changes is None else bool(changes)
+        found["changes"] = sha256(changes.encode()).hexdigest() if changes else None
+    return found
+
+
+def recipe_of(config_file: str | Path) -> str:
+    """Return the file a run was configured by: that of the run whose own copy of it was given."""
+    if not config_file:
+        return ""
+    path = Path(config_file).absolute()
+    card = path.parent / FILE_NAME
+    if card.is_file():
+        recipe = read_json(card, dict).get("recipe")
+        return recipe if isinstance(recipe, str) and recipe else str(path)
+    return str(path)
+
+
+def _session() -> dict[str, Any]:
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "started": _now(),
+        "ended": None,
+        "outcome": RUNNING,
+        "command": sys.argv,
+        "devices": devices(),
+        "load": load,
+    }
+
+
+def _sessions_before(path: Path) -> list[dict[str, Any]]:
+    sessions = read_json(path, dict).get("sessions", []) if path.is_file() else []
+    return sessions if isinstance(sessions, list) else []
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _processor() -> str | None:
+    """Return what the processor calls itself, None where nobody tells."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text(encoding="utf-8", errors="replace").splitlines() if told.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or None)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return what git answers, None if it is not installed or refuses."""
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace").strip()

@@ -1,0 +1,89 @@
+"""How features are compared: plain distances, re-ranked ones, expanded queries; and what is computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from agreid_plugin.data.protocols import Protocol
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.calibration import Calibration, calibrate_distances
+from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances
+from agreid_plugin.evaluation.expansion import expand
+from agreid_plugin.evaluation.features import FeatureSet
+from agreid_plugin.evaluation.metrics import Metrics
+from agreid_plugin.evaluation.multi_protocol import evaluate_all
+from agreid_plugin.evaluation.reranking import rerank
+from agreid_plugin.evaluation.tasks import Task
+
+
+@dataclass(frozen=True)
+class Reranking:
+    """k-reciprocal re-ranking; see `rerank`."""
+
+    k1: int = 20
+    k2: int = 6
+    weight: float = 0.3
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Average query expansion; see `expand`."""
+
+    k: int = 10
+    alpha: float = 3.0
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The distances that an evaluation goes by.
+
+    Attributes:
+        metric: `cosine` or `euclidean`.
+        rerank: how to re-rank the distances; None leaves them as they are.
+        expansion: how to expand the features of both sides before; None leaves them as they are.
+        memory: megabytes to use on top of the features.
+        keys: what the user calls `rerank` and `expansion`, for complaints.
+    """
+
+    metric: str = "cosine"
+    rerank: Reranking | None = None
+    expansion: Expansion | None = None
+    memory: float = MEMORY
+    keys: tuple[str, str] = ("rerank", "expansion")
+
+    def check(self, protocol: Protocol) -> None:
+        """Refuse comparisons that look for images like the query's for a query that is none."""
+        for key, chosen in zip(self.keys, (self.rerank, self.expansion), strict=True):
+            if chosen and protocol.kind == "text":
+                raise InputError(f"{protocol} asks with sentences, which {key} cannot compare: switch it off")
+
+    def compute(self, features: FeatureSet, protocols: Iterable[Protocol]) -> list[Metrics]:
+        """Compute protocols from features, in their order."""
+        protocols = list(protocols)
+        for each in protocols:
+            self.check(each)
+        made = self.distances if self.rerank or self.expansion else None
+        return list(evaluate_all(features, protocols, metric=self.metric, distances=made, memory=self.memory).values())
+
+    def thresholds(self, features: FeatureSet, protocol: Protocol) -> Calibration:
+        """Choose same-person thresholds under a protocol."""
+        self.check(protocol)
+        task = Task.choose(features, protocol)
+        return calibrate_distances(self.between(task), *task.metas, protocol, memory=self.memory, views=features.views)
+
+    def between(self, task: Task) -> Distances:
+        """Return the distances between a protocol's queries and its gallery, those that `compute` goes by."""
+        pairs = task.pairs()
+        return FeatureDistances(pairs) if task.protocol.kind == "text" else self.distances(*pairs[0])
+
+    def distances(self, query: np.ndarray, gallery: np.ndarray) -> Distances:
+        """Return the distances between two sides' features, (Q, D) and (G, D)."""
+        if self.expansion:
+            query, gallery = expand(query, gallery, **asdict(self.expansion))
+        if self.rerank:
+            return rerank(query, gallery, metric=self.metric, **asdict(self.rerank))
+        return FeatureDistances([(query, gallery)], self.metric)

@@ -1,0 +1,64 @@
+"""The only code that imports a host; each host may be absent, and then says what to install."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from agreid_plugin.errors import InputError
+
+HOSTS = {"fastreid": "fast-reid", "mmengine": "mmengine"}
+"""Package of a host, and of ours for it -> what people call it."""
+
+
+INSTALL = {
+    "fastreid": "fast-reid is not installed: pip install --no-deps fastreid==1.4.0 (README, 'Your own environment')",
+    "mmengine": "mmengine is not installed: pip install 'mmengine>=0.10.6' (README, 'Your own environment')",
+    "mmcv": "mmcv is not installed: pip install 'mmcv-lite>=2.1' (README, 'Your own environment')",
+    "mmpretrain": "mmpretrain is not installed: pip install 'mmpretrain>=1.2' 'mmcv-lite>=2.1' "
+    "(README, 'Your own environment')",
+}
+"""What a host's absence is answered with."""
+
+
+OF_MMENGINE = (".py", ".json")
+"""Endings of configurations that mmengine reads; all others are fast-reid's."""
+
+
+class MissingHostError(ModuleNotFoundError, InputError):
+    """A host that is not installed: an error of the user's to put right, and an import that failed."""
+
+
+def installed(host: str) -> bool:
+    """Tell whether a host is here, without importing it."""
+    return find_spec(host) is not None
+
+
+def require(host: str) -> None:
+    """Refuse to go on without a host, in one line that says what to install."""
+    if not installed(host):
+        raise MissingHostError(INSTALL[host], name=host)
+
+
+def load_plugins() -> None:
+    """Load what other packages register, as datasets of their own: they come with fast-reid, and not without it."""
+    if installed("fastreid"):
+        import_module("agreid_plugin.hosts.fastreid")
+
+
+def input_error_in(error: BaseException) -> str | None:
+    """Return the line of an `InputError`, also of one from a worker process, which arrives inside a traceback."""
+    text = str(error)
+    if f"{InputError.__name__}: " in text:
+        return text.rsplit(f"{InputError.__name__}: ", 1)[1].strip()
+    if isinstance(error, InputError):
+        return text
+    if isinstance(error, ModuleNotFoundError):
+        return INSTALL.get(error.name or "")
+    return None
+
+
+def host_of(config: str | Path) -> str:
+    """Return which host reads a configuration, by the ending of its name."""
+    return "mmengine" if Path(config).suffix in OF_MMENGINE else "fastreid"

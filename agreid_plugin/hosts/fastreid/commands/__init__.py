@@ -1,0 +1,1 @@
+"""What other commands than training ask of fast-reid: catalogs, checks, explanations."""

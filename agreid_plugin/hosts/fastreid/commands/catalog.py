@@ -1,0 +1,77 @@
+"""What a configuration can name, ours, the host's and other packages', for people to look up."""
+
+from __future__ import annotations
+
+from fastreid.config import get_cfg
+from fastreid.data import samplers
+from fastreid.data.datasets import DATASET_REGISTRY
+from fastreid.modeling.backbones import BACKBONE_REGISTRY
+from fastreid.modeling.heads import REID_HEADS_REGISTRY
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+from torchvision.transforms import RandomApply
+
+from agreid_plugin.data.samplers import ViewBalancedIdentities
+from agreid_plugin.engine.catalog import Entry, entries_of, first_sentence, owner_of
+from agreid_plugin.host import HOSTS
+from agreid_plugin.hosts.fastreid.config import loading
+from agreid_plugin.hosts.fastreid.data import loaders
+from agreid_plugin.hosts.fastreid.data.transforms import HOST, HOST_SWITCHES, TRANSFORMS, Registered
+from agreid_plugin.hosts.fastreid.models.losses import HOST_LOSSES, LOSSES, HostLoss, LossEntry
+from agreid_plugin.losses import OnFeatures, OnLogits
+
+HOST_OWNER = HOSTS["fastreid"]
+HOST_TRANSFORMS = (HOST, "Resize", "ToTensor", *HOST_SWITCHES)
+ALL_OF_THE_HOSTS = "What the host's own keys of INPUT switch on, in the host's order."
+
+
+def components() -> dict[str, list[Entry]]:
+    """Return kind -> everything that is registered, by name."""
+    found = {
+        "architectures": entries_of(META_ARCH_REGISTRY._obj_map),
+        "backbones": entries_of(BACKBONE_REGISTRY._obj_map),
+        "heads": entries_of(REID_HEADS_REGISTRY._obj_map),
+        "losses": [_loss(name, entry) for name, entry in LOSSES.items()],
+        "transforms": [_transform(name) for name in TRANSFORMS],
+        "samplers": [_sampler(name) for name in loaders.SAMPLERS],
+        "datasets": entries_of(DATASET_REGISTRY._obj_map),
+    }
+    return {kind: sorted(entries, key=lambda entry: entry.name.lower()) for kind, entries in found.items()}
+
+
+def keys() -> dict[str, str]:
+    """Return the path of every configuration key of ours with its sentence."""
+    return loading.declared()
+
+
+def _loss(name: str, entry: LossEntry) -> Entry:
+    # We build the host's four as well, but their names are the host's.
+    owner = HOST_OWNER if name in HOST_LOSSES else owner_of(entry.build)
+    return Entry(name, owner, first_sentence(entry.build) or first_sentence(_built(entry)))
+
+
+def _built(entry: LossEntry) -> object:
+    """Return the class or the function of the host that computes the loss, as built with the default keys."""
+    try:
+        loss = entry.build(get_cfg().MODEL.LOSSES[entry.node])
+    except Exception:  # another package's may need keys that have no defaults
+        return None
+    if isinstance(loss, OnLogits | OnFeatures):
+        loss = loss.loss
+    return loss.function if isinstance(loss, HostLoss) else type(loss)
+
+
+def _transform(name: str) -> Entry:
+    if name == HOST:
+        return Entry(name, HOST_OWNER, ALL_OF_THE_HOSTS)
+    if name in HOST_TRANSFORMS:
+        made = TRANSFORMS[name](get_cfg())
+        kinds = [type(each.transforms[0] if isinstance(each, RandomApply) else each) for each in made]
+        return Entry(name, HOST_OWNER, " ".join(filter(None, map(first_sentence, kinds))))
+    build = TRANSFORMS[name]
+    make = build.make if isinstance(build, Registered) else build
+    return Entry(name, owner_of(make), first_sentence(make))
+
+
+def _sampler(name: str) -> Entry:
+    sampler = getattr(samplers, name, ViewBalancedIdentities)  # the one that is ours
+    return Entry(name, owner_of(sampler), first_sentence(sampler))

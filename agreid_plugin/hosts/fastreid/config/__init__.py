@@ -1,0 +1,1 @@
+"""Configuration of fast-reid: loading, defaults and checks."""

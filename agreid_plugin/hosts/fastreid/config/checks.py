@@ -1,0 +1,133 @@
+"""What would make the host hang, divide by zero or fail late, found before a run and said in one line."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from fastreid.data.datasets import DATASET_REGISTRY
+from fastreid.modeling.backbones import BACKBONE_REGISTRY
+from fastreid.modeling.heads import REID_HEADS_REGISTRY
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+
+from agreid_plugin.data.bad_images import POLICIES
+from agreid_plugin.errors import InputError, MissingInputError, unknown
+from agreid_plugin.evaluation.distances import METRICS
+from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.data import loaders
+from agreid_plugin.hosts.fastreid.data.text import check_text
+from agreid_plugin.hosts.fastreid.data.transforms import check_pipeline
+from agreid_plugin.hosts.fastreid.engine.solver import check_solver
+from agreid_plugin.hosts.fastreid.models.losses import check_losses
+
+SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
+VIT_DEPTHS = ("small", "base")
+
+
+def check_config(cfg) -> None:
+    """Check what can be told from the configuration alone."""
+    _check_names(cfg)
+    _check_datasets(cfg)
+    check_losses(cfg)
+    check_pipeline(cfg.INPUT.PIPELINE)
+    check_text(cfg)
+    check_solver(cfg)
+    _check_numbers(cfg)
+    _check_pretrained(cfg.MODEL.BACKBONE)
+    _check_host_models(cfg)
+
+
+def _check_names(cfg) -> None:
+    for key, names, known in (
+        ("MODEL.META_ARCHITECTURE", [cfg.MODEL.META_ARCHITECTURE], META_ARCH_REGISTRY._obj_map),
+        ("MODEL.BACKBONE.NAME", [cfg.MODEL.BACKBONE.NAME], BACKBONE_REGISTRY._obj_map),
+        ("MODEL.HEADS.NAME", [cfg.MODEL.HEADS.NAME], REID_HEADS_REGISTRY._obj_map),
+        ("DATASETS.NAMES", cfg.DATASETS.NAMES, DATASET_REGISTRY._obj_map),
+        ("DATASETS.TESTS", cfg.DATASETS.TESTS, DATASET_REGISTRY._obj_map),
+        ("DATASETS.BAD_IMAGES", [cfg.DATASETS.BAD_IMAGES], POLICIES),
+        ("DATALOADER.SAMPLER_TRAIN", [cfg.DATALOADER.SAMPLER_TRAIN], loaders.SAMPLERS),
+        ("SOLVER.OPT", [cfg.SOLVER.OPT], _optimizers()),
+        ("SOLVER.SCHED", [cfg.SOLVER.SCHED], SCHEDULES),
+        ("TEST.METRIC", [cfg.TEST.METRIC], METRICS),
+    ):
+        if isinstance(names, str):
+            raise InputError(f'{key} takes a list, for example ("{names}",), got {names!r}')
+        for name in names:
+            if name not in known:
+                raise unknown(key, name, known)
+
+
+def _check_datasets(cfg) -> None:
+    for key, names in (("DATASETS.NAMES", cfg.DATASETS.NAMES), ("DATASETS.TESTS", cfg.DATASETS.TESTS)):
+        if not names:
+            raise InputError(f"{key} is empty: name at least one dataset")
+        repeated = {name for name in names if names.count(name) > 1}
+        if repeated:
+            raise InputError(f"{key} names {', '.join(sorted(repeated))} twice")
+
+
+def _optimizers() -> list[str]:
+    return [name for name, value in vars(torch.optim).items() if isinstance(value, type) and name != "Optimizer"]
+
+
+def _check_numbers(cfg) -> None:
+    positive = {
+        "SOLVER.MAX_EPOCH": cfg.SOLVER.MAX_EPOCH,
+        "SOLVER.IMS_PER_BATCH": cfg.SOLVER.IMS_PER_BATCH,
+        "SOLVER.LOG_PERIOD": cfg.SOLVER.LOG_PERIOD,
+        "TEST.IMS_PER_BATCH": cfg.TEST.IMS_PER_BATCH,
+        "DATALOADER.NUM_INSTANCE": cfg.DATALOADER.NUM_INSTANCE,
+    }
+    for key, value in positive.items():
+        if value < 1:
+            raise InputError(f"{key} is {value}, but must be 1 or more")
+    for key, value, zero in (
+        ("TEST.EVAL_PERIOD", cfg.TEST.EVAL_PERIOD, "the end of training only"),
+        ("SOLVER.CHECKPOINT_PERIOD", cfg.SOLVER.CHECKPOINT_PERIOD, "the end of training only"),
+        ("SOLVER.CHECKPOINT_ITERS", cfg.SOLVER.CHECKPOINT_ITERS, "none within an epoch"),
+        ("SOLVER.KEEP_CHECKPOINTS", cfg.SOLVER.KEEP_CHECKPOINTS, "all of them"),
+        ("SOLVER.WARMUP_EPOCHS", cfg.SOLVER.WARMUP_EPOCHS, "SOLVER.WARMUP_ITERS"),
+    ):
+        if value < 0:
+            raise InputError(f"{key} is {value}; use 0 for {zero}")
+
+
+def _check_pretrained(backbone) -> None:
+    if backbone.PRETRAIN and not backbone.PRETRAIN_PATH:
+        raise InputError(
+            "MODEL.BACKBONE.PRETRAIN is True but PRETRAIN_PATH is empty: nothing is downloaded, name the weight file"
+        )
+    if backbone.PRETRAIN and not os.path.isfile(backbone.PRETRAIN_PATH):
+        raise MissingInputError(f"MODEL.BACKBONE.PRETRAIN_PATH {backbone.PRETRAIN_PATH} does not exist")
+
+
+def _check_host_models(cfg) -> None:
+    """Check what the host's own models need and do not check."""
+    if cfg.MODEL.BACKBONE.NAME == "build_vit_backbone":
+        if cfg.MODEL.BACKBONE.DEPTH not in VIT_DEPTHS:
+            raise unknown("MODEL.BACKBONE.DEPTH of build_vit_backbone", cfg.MODEL.BACKBONE.DEPTH, VIT_DEPTHS)
+        if list(cfg.INPUT.SIZE_TRAIN) != list(cfg.INPUT.SIZE_TEST):
+            raise InputError(
+                f"build_vit_backbone needs one image size: INPUT.SIZE_TRAIN is {list(cfg.INPUT.SIZE_TRAIN)}, "
+                f"INPUT.SIZE_TEST {list(cfg.INPUT.SIZE_TEST)}"
+            )
+    if cfg.MODEL.META_ARCHITECTURE == "MoCo" and cfg.MODEL.QUEUE_SIZE % cfg.SOLVER.IMS_PER_BATCH:
+        raise InputError(
+            f"MoCo needs MODEL.QUEUE_SIZE ({cfg.MODEL.QUEUE_SIZE}) divisible by SOLVER.IMS_PER_BATCH "
+            f"({cfg.SOLVER.IMS_PER_BATCH})"
+        )
+    if cfg.MODEL.META_ARCHITECTURE == "Distiller":
+        _check_teachers(cfg)
+
+
+def _check_teachers(cfg) -> None:
+    configs, weights = cfg.KD.MODEL_CONFIG, cfg.KD.MODEL_WEIGHTS
+    if not configs and not cfg.KD.EMA.ENABLED:
+        raise InputError("Distiller has no teacher: set KD.MODEL_CONFIG and KD.MODEL_WEIGHTS, or KD.EMA.ENABLED True")
+    if len(configs) != len(weights):
+        raise InputError(f"KD.MODEL_CONFIG names {len(configs)} teachers, KD.MODEL_WEIGHTS {len(weights)}: one each")
+    for config, path in zip(configs, weights, strict=True):
+        if load_config(config).MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
+            raise InputError(f"KD.MODEL_CONFIG {config}: MODEL.DEVICE is cuda, but there is no GPU: set it to cpu")
+        if not os.path.isfile(path):
+            raise MissingInputError(f"KD.MODEL_WEIGHTS: weight file {path} does not exist")

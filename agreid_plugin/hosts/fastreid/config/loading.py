@@ -1,0 +1,263 @@
+"""Our configuration keys, and reading a configuration so that a mistake is one clear line."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+import torch
+from fastreid.config import CfgNode, defaults, get_cfg
+
+from agreid_plugin.data.yaml_files import read_yaml
+from agreid_plugin.engine.overrides import literal, pairs
+from agreid_plugin.errors import InputError, MissingInputError, did_you_mean
+from agreid_plugin.host import host_of
+from agreid_plugin.hosts.fastreid.config.custom_imports import KEY as IMPORTS
+from agreid_plugin.hosts.fastreid.config.custom_imports import import_all, resolve_imports
+from agreid_plugin.hosts.fastreid.config.values import coerced
+
+BASE_KEY = "_BASE_"
+NAMES_A_KEY = re.compile(r"[A-Z_]+\.[A-Z_]")
+"""How a message begins that names its key itself."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One configuration key of ours.
+
+    Attributes:
+        path: its full name.
+        default: its value where a configuration says nothing.
+        doc: a sentence for whoever reads it.
+        entry: of a list that is empty by default, an entry of whose kind all must be; None: any kind will do.
+    """
+
+    path: str
+    default: Any
+    doc: str
+    entry: Any = None
+
+
+KEYS = (
+    Key("SEED", 0, "Seed of every random generator; -1 draws one, which the run card keeps."),
+    Key(
+        IMPORTS,
+        [],
+        "Modules, or .py files beside the configuration, to import first: losses and other parts of your own.",
+        entry="my_losses.py",
+    ),
+    Key("DATASETS.ROOT", "", "Folder that holds the datasets; empty: $FASTREID_DATASETS, else datasets/."),
+    Key("DATASETS.SKIP_BAD_NAMES", False, "Leave out images whose names are not the dataset's, instead of refusing."),
+    Key("DATASETS.BAD_IMAGES", "error", "Images that cannot be read: error (stop, name the file) | skip (list them)."),
+    Key("DATASETS.OWN.PATTERN", "", "Dataset `folder`: pattern of a file name with groups pid, camera, view."),
+    Key("DATASETS.OWN.IDENTITY_FOLDERS", False, "Dataset `folder`: each sub-folder holds the images of one identity."),
+    Key("DATASETS.OWN.AERIAL_CAMERAS", [], "Datasets `folder` and `csv`: cameras in the air, if no view is given."),
+    Key("INPUT.PIPELINE", [], "Transforms by name in order, `host` for the host's own; empty: the host's own alone."),
+    Key("SOLVER.AMP.ON_CPU", False, "Run mixed precision on a CPU too, where it is usually many times slower."),
+    Key(
+        "SOLVER.WARMUP_EPOCHS",
+        0,
+        "Epochs of warm-up; 0: SOLVER.WARMUP_ITERS. One that does not fit takes half the run.",
+    ),
+    Key("SOLVER.KEEP_CHECKPOINTS", 3, "The last checkpoints that stay beside the best and the final one; 0: all."),
+    Key("SOLVER.CHECKPOINT_ITERS", 0, "Iterations between two checkpoints within an epoch; 0: none there."),
+    Key("SOLVER.LOG_PERIOD", 20, "Iterations between two lines of progress in logs, metrics.json and TensorBoard."),
+    Key("SOLVER.LEARNING_GUARD", True, "Stop if the first step changes no weight, a loss is NaN or features collapse."),
+    Key(
+        "TEST.PROTOCOLS",
+        [],
+        "Protocols to compute for our datasets; empty: all, or the one that a test set's name has.",
+        entry="A2G",
+    ),
+    Key(
+        "TEST.BEST_METRIC", "", "What selects model_best, as CARGO/A2G/mAP; empty: the first protocol's mAP and Rank-1."
+    ),
+    Key("TEST.MEMORY", 512.0, "Megabytes that ranking may use on top of the features."),
+    Key("TEST.EXPECTED_RESULTS", [], "Rows [CARGO/A2G, mAP, value, tolerance] that a finished run must reach."),
+)
+
+_docs: dict[str, str] = {}
+_entries: dict[str, Any] = {  # the host's own
+    "MODEL.FREEZE_LAYERS": "backbone",
+    "KD.MODEL_CONFIG": "teacher.yml",
+    "KD.MODEL_WEIGHTS": "teacher.pth",
+}
+
+
+def declare(keys: Iterable[Key]) -> None:
+    """Add keys to the host's defaults, so that every later `get_cfg()` has them."""
+    for key in keys:
+        *parents, name = key.path.split(".")
+        node = defaults._C
+        for parent in parents:
+            node = node.setdefault(parent, CfgNode())
+        node[name] = key.default
+        _docs[key.path] = key.doc
+        if key.entry is not None:
+            _entries[key.path] = key.entry
+
+
+declare(KEYS)
+
+
+def declare_group(path: str) -> None:
+    """Add a group of keys to the host's defaults, if it is not there; without `declare` it has no keys."""
+    node = defaults._C
+    for name in path.split("."):
+        node = node.setdefault(name, CfgNode())
+
+
+def declared() -> dict[str, str]:
+    """Return path -> sentence of every key of ours."""
+    return dict(_docs)
+
+
+@contextmanager
+def said_of_keys(keys: str) -> Iterator[None]:
+    """Put the keys in question before what a constructor says of its arguments, which are called like them.
+
+    What begins with a key stays as it is.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise error if NAMES_A_KEY.match(str(error)) else InputError(f"{keys}: {error}") from None
+
+
+def changed(cfg: CfgNode, key: str, value: Any) -> CfgNode:
+    """Return a copy of a configuration, frozen if it is, with another value of one key."""
+    copy = cfg.clone()
+    copy.defrost()
+    *parents, name = key.split(".")
+    reduce(getitem, parents, copy)[name] = value
+    if cfg.is_frozen():
+        copy.freeze()
+    return copy
+
+
+def use_cpu_without_gpu(cfg: CfgNode) -> None:
+    """Set `MODEL.DEVICE` to the CPU where it asks for a GPU and there is none."""
+    if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
+        cfg.MODEL.DEVICE = "cpu"
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
+    """Read a configuration file with its bases, then the `KEY VALUE ...` overrides.
+
+    Raises:
+        InputError: a file that is missing or no YAML mapping, an unknown key, or a value of the wrong type.
+    """
+    if host_of(path) != "fastreid":
+        twin = Path(path).with_suffix(".yml")
+        instead = f", {twin} for example" if twin.is_file() else ""
+        raise InputError(f"{path} is a configuration of mmengine; name one of fast-reid here, a .yml{instead}")
+    files = read_with_bases(Path(path))
+    given = [(key, literal(text)) for key, text in pairs(list(overrides), "OUTPUT_DIR", "MODEL.WEIGHTS")]
+    imports = _imports(files, given)
+    import_all(imports)  # first, as they may declare keys
+    cfg = get_cfg()
+    for key, value, where in _flat(files):
+        _set(cfg, key, value, where)
+    for key, value in given:
+        _set(cfg, key, value, "command line")
+    cfg.CUSTOM_IMPORTS = imports
+    return cfg
+
+
+def _imports(files: list[tuple[Path, dict]], given: list[tuple[str, Any]]) -> list[str]:
+    """Return what a configuration imports; as with every key, the last place that says something counts."""
+    places = [(content[IMPORTS], path.parent, str(path)) for path, content in files if IMPORTS in content]
+    places += [(value, Path(), "command line") for key, value in given if key == IMPORTS]
+    return resolve_imports(*places[-1]) if places else []
+
+
+def read_with_bases(path: Path, children: tuple[Path, ...] = ()) -> list[tuple[Path, dict]]:
+    """Return the file's mapping behind those of its bases, each with the file it stands in."""
+    content = _read_yaml(path)
+    if path.resolve() in children:
+        raise InputError(f"{path}: {BASE_KEY} leads back to a file that inherits from it")
+    base = content.pop(BASE_KEY, None)
+    if base is None:
+        return [(path, content)]
+    if not isinstance(base, str):
+        raise InputError(f"{path}: {BASE_KEY} takes one file name, got {base!r}")
+    base_path = path.parent / Path(base).expanduser()
+    if not os.path.isfile(base_path):
+        raise MissingInputError(f"{path}: {BASE_KEY} {base} does not exist (looked for {base_path})")
+    return [*read_with_bases(base_path, (*children, path.resolve())), (path, content)]
+
+
+def _read_yaml(path: Path) -> dict:
+    if not os.path.isfile(path):
+        siblings = [p.name for p in path.parent.glob("*.y*ml")] if os.path.isdir(path.parent) else []
+        raise MissingInputError(f"config file {path} does not exist{did_you_mean(path.name, siblings)}")
+    content = read_yaml(path)
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected keys and values, found a {type(content).__name__}")
+    return content
+
+
+def _flat(files: list[tuple[Path, dict]]) -> Iterator[tuple[str, Any, str]]:
+    known_nodes = set(_node_paths(get_cfg()))
+
+    def walk(content: dict, prefix: str, where: str) -> Iterator[tuple[str, Any, str]]:
+        for name, value in content.items():
+            path = f"{prefix}{name}"
+            if isinstance(value, dict) and path in known_nodes:
+                yield from walk(value, f"{path}.", where)
+            else:
+                yield path, value, where
+
+    for path, content in files:
+        yield from walk(content, "", str(path))
+
+
+def _node_paths(node: CfgNode, prefix: str = "") -> Iterator[str]:
+    for name, value in node.items():
+        if isinstance(value, CfgNode):
+            yield f"{prefix}{name}"
+            yield from _node_paths(value, f"{prefix}{name}.")
+
+
+def key_paths(node: CfgNode, prefix: str = "") -> Iterator[str]:
+    """Yield the full path of every key."""
+    for name, value in node.items():
+        if isinstance(value, CfgNode):
+            yield from key_paths(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _set(cfg: CfgNode, path: str, value: Any, where: str) -> None:
+    *parents, name = path.split(".")
+    node = cfg
+    for parent in parents:
+        node = node.get(parent) if isinstance(node, CfgNode) else None
+    if not isinstance(node, CfgNode) or name not in node:
+        raise InputError(f"{where}: key {path} unknown{_nearest_key(path, cfg)}")
+    if isinstance(node[name], CfgNode):
+        raise InputError(f"{where}: {path} is a group of keys ({', '.join(node[name])}), not a value")
+    default = [_entries[path]] if path in _entries and not node[name] else node[name]
+    node[name] = coerced(value, default, f"{where}: key {path}")
+
+
+def _nearest_key(path: str, cfg: CfgNode) -> str:
+    keys = list(key_paths(cfg))
+    hint = did_you_mean(path, keys if "." in path else cfg)
+    if hint:
+        return hint
+    # A key in the wrong group: look for one of its name, or nearly, anywhere.
+    name = path.rsplit(".", 1)[-1]
+    by_name = {key.rsplit(".", 1)[-1]: key for key in keys}
+    near = get_close_matches(name, by_name, n=1)
+    return f" (did you mean {by_name[near[0]]}?)" if near else ""

@@ -1,0 +1,108 @@
+"""Which attributes a model learns, and their values: from the training sets, or from the configuration of a run.
+
+A run keeps them in its configuration, so that its weights can be evaluated where the training sets are not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from fastreid.data.datasets.bases import ImageDataset
+
+from agreid_plugin.data.attributes import AttributeSchema, expanded
+from agreid_plugin.data.learned_attributes import check_labels, from_rows, of_datasets, require_described, to_rows
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid.config.loading import Key, changed, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, read_dataset, source_of
+from agreid_plugin.hosts.fastreid.models.base import method_of
+
+KEY = "MODEL.SVPR.ATTRIBUTES"
+KEYS = (
+    Key(
+        "DATASETS.ATTRIBUTES",
+        [],
+        "Attributes to learn, in this order; `appearance` stands for the 12 of CP2108; empty: all of the dataset's.",
+    ),
+    Key(
+        "DATASETS.ATTRIBUTE_LEVEL",
+        "identity",
+        "CP2108: attributes of the identity, as released, or of the image's own view and time: identity | image.",
+    ),
+    Key("DATASETS.MISSING_ATTRIBUTES", False, "Learn although the attribute file lacks some training identities."),
+    Key(
+        KEY,
+        [],
+        "SVPR-ReID: rows [name, [value, ...]]; empty: those of the training sets; [none]: no attributes.",
+    ),
+)
+declare(KEYS)
+NONE = ["none"]
+"""What a configuration says of a model without attributes."""
+
+_logger = logging.getLogger("fastreid.data")
+
+
+def schema_of(cfg) -> AttributeSchema | None:
+    """Return the attributes that the model of a configuration learns, None without any.
+
+    They are `MODEL.SVPR.ATTRIBUTES`; if it is empty, those of the training sets that `DATASETS.ATTRIBUTES` names.
+    """
+    if cfg.MODEL.SVPR.ATTRIBUTES:
+        return _written(cfg)
+    ours = [name for name in cfg.DATASETS.NAMES if source_of(name)]
+    return _of_datasets(cfg, [read_dataset(cfg, name) for name in ours])
+
+
+def with_attributes(cfg):
+    """Return the configuration with what its model learns of attributes, if it learns any, written into it."""
+    return with_schema(cfg) if method_of(cfg).learns_attributes(cfg) else cfg
+
+
+def with_schema(cfg):
+    """Return the configuration with the attributes of `schema_of` in `MODEL.SVPR.ATTRIBUTES`."""
+    schema = schema_of(cfg)
+    return changed(cfg, KEY, list(NONE) if schema is None else to_rows(schema))
+
+
+def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
+    """Return the attributes to give with each training image.
+
+    Once a model's attributes are written down, see `with_schema`, it learns from them: then training images must
+    not have other values, and the attribute file must know every training identity.
+    """
+    if not cfg.MODEL.SVPR.ATTRIBUTES:
+        return _of_datasets(cfg, datasets)
+    schema = _written(cfg)
+    if schema is None:
+        return None
+    records = {dataset: [item.record for item in dataset.train] for dataset in _ours(datasets)}
+    for dataset in () if cfg.DATASETS.MISSING_ATTRIBUTES else records:
+        require_described(dataset.records, records[dataset], "DATASETS.MISSING_ATTRIBUTES True")
+    with said_of_keys(KEY):
+        every = [record for found in records.values() for record in found]
+        check_labels(schema, every, sum(len(dataset.train) for dataset in datasets), _logger)
+    return schema
+
+
+def _ours(datasets: Sequence[ImageDataset]) -> list[RecordDataset]:
+    return [dataset for dataset in datasets if isinstance(dataset, RecordDataset)]
+
+
+def _of_datasets(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
+    with said_of_keys("DATASETS.ATTRIBUTES"):
+        return of_datasets([dataset.records for dataset in _ours(datasets)], cfg.DATASETS.ATTRIBUTES)
+
+
+def _written(cfg) -> AttributeSchema | None:
+    if list(cfg.MODEL.SVPR.ATTRIBUTES) == NONE:
+        return None
+    with said_of_keys(KEY):
+        schema = from_rows(cfg.MODEL.SVPR.ATTRIBUTES)
+    asked = expanded(cfg.DATASETS.ATTRIBUTES, schema.groups)
+    if asked and asked != schema.names:
+        raise InputError(
+            f"DATASETS.ATTRIBUTES asks for {', '.join(asked)}, but {KEY} of this run has {', '.join(schema.names)}: "
+            "empty one"
+        )
+    return schema

@@ -1,0 +1,186 @@
+"""Our datasets and protocols in the host's registry.
+
+`CARGO` is a dataset with its first protocol, `CARGO_A2G` the same images under another: each works wherever the host
+takes a dataset's name, and joins others for training.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from fastreid.data.datasets import DATASET_REGISTRY
+from fastreid.data.datasets.bases import ImageDataset
+
+from agreid_plugin.data.check import fingerprint
+from agreid_plugin.data.datasets import DATASETS, load
+from agreid_plugin.data.protocols import Protocol, expressible_by_camera, host_camera, protocols, select
+from agreid_plugin.engine.environment_report import default_root
+from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.types import Record
+
+_logger = logging.getLogger("fastreid.data")
+
+
+class RecordItem(tuple):
+    """The (path, identity, camera) that the host knows, with the whole record behind it.
+
+    A tuple of exactly three, because the host's samplers and its joining of splits unpack three.
+    """
+
+    record: Record
+
+    def __new__(cls, path: str, pid: str | int, camera: str | int, record: Record):
+        """Make the tuple and keep the record."""
+        item = super().__new__(cls, (path, pid, camera))
+        item.record = record
+        return item
+
+    def __getnewargs__(self):
+        return (*self, self.record)
+
+
+class RecordDataset(ImageDataset):
+    """A dataset of ours under one protocol, as the host reads datasets.
+
+    Its query and gallery are made for fast-reid's own evaluator. A protocol that the evaluator cannot express through
+    cameras is refused there, instead of being computed by other rules; our evaluator goes by the records.
+
+    Args:
+        root: the dataset's folder, or the one that holds it.
+        skip_bad_names: leave out images whose names are not the dataset's.
+        options: what the dataset's parser takes besides.
+        kwargs: the host's own arguments.
+    """
+
+    protocol: Protocol
+    is_whole: bool
+    """Whether the name stands for the dataset, with whatever protocols are asked for, and not for one protocol."""
+
+    def __init__(
+        self,
+        root: str = "datasets",
+        skip_bad_names: bool = False,
+        options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        self.records = load(self.protocol.dataset, root, skip_bad_names=skip_bad_names, **(options or {}))
+        self._selection = None
+        super().__init__(self._train_items, lambda: self._side("query"), lambda: self._side("gallery"), **kwargs)
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this copy of the dataset from another."""
+        return fingerprint(self.records)
+
+    def _train_items(self) -> list[RecordItem]:
+        return self._named(self.records.split("train"))
+
+    def _named(self, records: Sequence[Record], prefix: str = "") -> list[RecordItem]:
+        # The host joins datasets by giving identities and cameras the dataset's name.
+        name = f"{self.protocol.dataset}_{prefix}"
+        return [RecordItem(r.path, f"{name}{r.pid}", f"{name}{r.camera}", r) for r in records]
+
+    def _side(self, side: str) -> list[RecordItem]:
+        if not expressible_by_camera(self.protocol):
+            raise InputError(
+                f"{self.protocol} cannot be computed by fast-reid's own evaluator, which hides nothing but an "
+                "identity's images of the same camera; 'fastreid train' and 'fastreid eval' bring one that can"
+            )
+        if self._selection is None:
+            self._selection = select(self.protocol, self.records)
+        records = getattr(self._selection, side)
+        return [RecordItem(r.path, r.pid, host_camera(self.protocol, r), r) for r in records]
+
+    def combine_all(self) -> None:
+        """Add query and gallery to the training images, as the host does, without losing the records."""
+        self._train = self.train + self._named(self.records.split("query", "gallery", "test"), "test_")
+
+
+def dataset_root(cfg) -> str:
+    """Return the folder that holds the datasets."""
+    return cfg.DATASETS.ROOT or default_root()
+
+
+def read_dataset(cfg, name: str, parts: Sequence[str] = (), **kwargs: Any) -> ImageDataset:
+    """Read a registered dataset from where and as the configuration says, see `load_dataset`."""
+    return load_dataset(name, dataset_root(cfg), parts, **options_of(cfg, name), **kwargs)
+
+
+def load_dataset(name: str, root: str, parts: Sequence[str], **kwargs: Any) -> ImageDataset:
+    """Build a registered dataset and read its `parts` (train, query, gallery), each sorted by path."""
+    try:
+        build = DATASET_REGISTRY.get(name)
+    except KeyError:
+        raise unknown("dataset", name, DATASET_REGISTRY._obj_map) from None
+    try:
+        with warnings.catch_warnings(record=True) as remarks:
+            dataset = build(root=root, **kwargs)
+            for part in parts:
+                setattr(dataset, f"_{part}", sorted(getattr(dataset, part), key=lambda item: str(item[0])))
+    except InputError:
+        raise
+    except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        # The host's own readers fail in these ways on a missing folder or an unexpected file name.
+        raise InputError(
+            f"dataset {name} cannot be read under {os.path.abspath(root)}: {first_line(error)}; "
+            "set DATASETS.ROOT or FASTREID_DATASETS to the folder that holds it"
+        ) from error
+    for remark in remarks:
+        _logger.warning("dataset %s: %s", name, remark.message)
+    for part in parts:
+        if not getattr(dataset, part):
+            raise InputError(f"dataset {name} under {os.path.abspath(root)} has no {part} images")
+    return dataset
+
+
+def source_of(name: str) -> str | None:
+    """Return which dataset of ours a registered name stands for, None for one of the host's."""
+    factory = DATASET_REGISTRY._obj_map.get(name)
+    return factory.protocol.dataset if isinstance(factory, type) and issubclass(factory, RecordDataset) else None
+
+
+def dataset_of(name: str) -> str:
+    """Return which dataset a registered name stands for, one of the host's by that name itself."""
+    return source_of(name) or name
+
+
+def options_of(cfg, name: str) -> dict[str, Any]:
+    """Return what a dataset of ours takes from the configuration besides its root; nothing for one of the host's."""
+    source, own = source_of(name), cfg.DATASETS.OWN
+    if source is None:
+        return {}
+    cameras = {"aerial_cameras": tuple(own.AERIAL_CAMERAS)}
+    pattern = {"pattern": own.PATTERN} if own.PATTERN else {}
+    of_parsers: dict[str, dict[str, Any]] = {
+        "CP2108": {"attribute_level": cfg.DATASETS.ATTRIBUTE_LEVEL},
+        "csv": cameras,
+        "folder": {**cameras, **pattern, "identity_folders": own.IDENTITY_FOLDERS},
+    }
+    return {"skip_bad_names": cfg.DATASETS.SKIP_BAD_NAMES, "options": of_parsers.get(source, {})}
+
+
+def host_name(dataset: str, protocol: str = "") -> str:
+    """Return the name of a dataset, or of a dataset under a protocol, in the host's registry."""
+    return re.sub(r"\W+", "_", f"{dataset}_{protocol}" if protocol else dataset)
+
+
+def register_dataset(dataset: str) -> None:
+    """Put a dataset into the host's registry: as a whole, and under each of its protocols."""
+    found = protocols(dataset)
+    _register(host_name(dataset), next(iter(found.values())), f"{dataset}: {DATASETS[dataset].about}", is_whole=True)
+    for name, protocol in found.items():
+        _register(host_name(dataset, name), protocol, f"{protocol}: {protocol.source}", is_whole=False)
+
+
+def _register(name: str, protocol: Protocol, doc: str, is_whole: bool) -> None:
+    members = {"protocol": protocol, "is_whole": is_whole, "__doc__": doc}
+    DATASET_REGISTRY.register(type(name, (RecordDataset,), members))
+
+
+for _dataset in DATASETS:
+    register_dataset(_dataset)

@@ -1,0 +1,218 @@
+"""The host's datasets, samplers and loaders, put together so that bad data is named before or when it is met."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from fastreid.data import samplers
+from fastreid.data.common import CommDataset
+from fastreid.data.datasets.bases import ImageDataset
+from fastreid.utils import comm
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import BatchSampler, Sampler
+
+from agreid_plugin.data.attributes import AttributeSchema
+from agreid_plugin.data.bad_images import BadImages, Labels
+from agreid_plugin.data.collate import Sample
+from agreid_plugin.data.images import read_image
+from agreid_plugin.data.samplers import EndlessViewBalancedSampler
+from agreid_plugin.data.seeded_batches import NumberedBatches, drawn_by_number
+from agreid_plugin.engine.label_checks import LabeledImage
+from agreid_plugin.engine.signals import leave_to_the_main_process
+from agreid_plugin.hosts.fastreid.data.attributes import training_schema
+from agreid_plugin.hosts.fastreid.data.batch_conversion import host_collate
+from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, RecordItem, read_dataset, source_of
+from agreid_plugin.hosts.fastreid.data.prefetch import DeviceLoader
+from agreid_plugin.hosts.fastreid.data.text import training_captions
+from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
+from agreid_plugin.types import UNKNOWN, Record, platform_label, view_label
+
+_logger = logging.getLogger("fastreid.data")
+
+
+class ReIDDataset(CommDataset):
+    """The host's dataset, giving everything a record holds.
+
+    Images are read as RGB whatever their mode, and labels may be of any integer type. Items are the host's tuples or
+    our `RecordItem`s; of the former no view or attribute is known.
+
+    Args:
+        img_items: the images.
+        transform: from a PIL image to a tensor.
+        relabel: number identities and cameras from 0, for training.
+        schema: the attributes to give with each image; None gives none, as at test time.
+        tokenize: makes the tokens of a record's caption; None gives none.
+        bad_images: what to do about images that cannot be read, `error` or `skip`; at test time, where `relabel` is
+            off, one that stands in has the labels of the other.
+    """
+
+    def __init__(
+        self,
+        img_items: Sequence[tuple],
+        transform: Callable[[Image.Image], Tensor],
+        relabel: bool,
+        schema: AttributeSchema | None = None,
+        tokenize: Callable[[Record | None], Tensor] | None = None,
+        bad_images: str = "error",
+    ):
+        super().__init__(img_items, transform, relabel)
+        self.schema, self.tokenize = schema, tokenize
+        self.bad_images = BadImages(len(img_items), self._labels_of, bad_images, anybody=not relabel)
+
+    @drawn_by_number
+    def __getitem__(self, index: int) -> Sample:
+        image, place = self.bad_images.attempt(index, lambda place: (read_image(self.img_items[place][0]), place))
+        item = self.img_items[place if self.relabel else index]
+        path, pid, camera = item[:3]
+        record = getattr(item, "record", None)
+        return Sample(
+            image=self.transform(image),
+            pid=self.pid_dict[pid] if self.relabel else pid,
+            camera=self.cam_dict[camera] if self.relabel else camera,
+            view=item_view(item),
+            platform=item_platform(item),
+            attributes=self.schema.encode(record.attributes if record else {}) if self.schema else None,
+            tokens=self.tokenize(record) if self.tokenize else None,
+            path=path,
+        )
+
+    def _labels_of(self, index: int) -> Labels:
+        item = self.img_items[index]
+        return Labels(item[0], item[1], item_view(item))
+
+
+def item_view(item: tuple) -> int:
+    """Return the view of an item, `UNKNOWN` where nobody knows."""
+    return view_label(item.record.view) if isinstance(item, RecordItem) else UNKNOWN
+
+
+def item_platform(item: tuple) -> int:
+    """Return what carries an item's camera, `UNKNOWN` where nobody knows."""
+    return platform_label(item.record.platform) if isinstance(item, RecordItem) else UNKNOWN
+
+
+def labeled(items: Iterable[tuple]) -> Iterator[LabeledImage]:
+    """Yield what is known of the view and the platform of each item."""
+    for item in items:
+        yield LabeledImage(str(item[0]), item_view(item), item_platform(item))
+
+
+def fingerprints(cfg) -> dict[str, str]:
+    """Return what tells the copies of our datasets in `cfg` from others, by dataset, whatever its protocols."""
+    names = (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)
+    one_of_each = {source_of(name): name for name in names if source_of(name)}
+    return {source: read_dataset(cfg, name).fingerprint for source, name in one_of_each.items()}
+
+
+def training_items(cfg) -> tuple[list[tuple], list[ImageDataset]]:
+    """Return the images to train on, and the datasets that they are of."""
+    datasets = [training_set(cfg, name) for name in cfg.DATASETS.NAMES]
+    return [item for dataset in datasets for item in dataset.train], datasets
+
+
+def training_set(cfg, name: str) -> ImageDataset:
+    """Return a registered dataset to train on."""
+    return read_dataset(cfg, name, ["train"], combineall=cfg.DATASETS.COMBINEALL)
+
+
+def build_train_loader(cfg) -> DeviceLoader:
+    """Build the training loader of `cfg`."""
+    items, datasets = training_items(cfg)
+    if comm.is_main_process():
+        _show(dict(zip(cfg.DATASETS.NAMES, datasets, strict=True)))
+    schema = training_schema(cfg, datasets)
+    items, tokenize = training_captions(cfg, items, datasets)
+    train_set = ReIDDataset(
+        items,
+        build_transforms(cfg, is_train=True),
+        relabel=True,
+        schema=schema,
+        tokenize=tokenize,
+        bad_images=cfg.DATASETS.BAD_IMAGES,
+    )
+    per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
+    seed = cfg.SEED if cfg.SEED >= 0 else comm.shared_random_seed()
+    batches = NumberedBatches(build_sampler(cfg, items), per_process, seed, comm.get_rank())
+    return _loader(cfg, train_set, batches)
+
+
+def _show(datasets: Mapping[str, ImageDataset]) -> None:
+    for name, dataset in datasets.items():
+        dataset.show_train()
+        for note in dataset.records.notes if isinstance(dataset, RecordDataset) else ():
+            _logger.info("%s: %s", name, note)
+
+
+def build_test_loader(cfg, records: Sequence[Record], bad_images: str = "error") -> DeviceLoader:
+    """Build a loader that shows every record once, each process its own share of them.
+
+    With `bad_images="skip"` another image stands in for one that cannot be read: what is made of it is not its own, and
+    whoever asks for it has to drop what the dataset's `bad_images` names.
+    """
+    items = [RecordItem(record.path, record.pid, record.camera, record) for record in records]
+    test_set = ReIDDataset(items, build_transforms(cfg, is_train=False), relabel=False, bad_images=bad_images)
+    per_process = max(cfg.TEST.IMS_PER_BATCH // comm.get_world_size(), 1)
+    batches = BatchSampler(samplers.InferenceSampler(len(test_set)), per_process, drop_last=False)
+    return _loader(cfg, test_set, batches, progress="extracting")
+
+
+def _loader(cfg, dataset: ReIDDataset, batches: Sampler[list[int]], progress: str = "") -> DeviceLoader:
+    loader = DeviceLoader(
+        comm.get_local_rank(),
+        dataset=dataset,
+        batch_sampler=batches,
+        num_workers=cfg.DATALOADER.NUM_WORKERS,
+        collate_fn=host_collate,
+        pin_memory=True,
+        generator=torch.Generator(),  # the seeds of workers mean nothing, and the run's generator is left alone
+        worker_init_fn=leave_to_the_main_process,
+    )
+    if cfg.MODEL.DEVICE == "cpu":
+        loader.device = torch.device("cpu")
+    loader.progress = progress if comm.is_main_process() else ""
+    return loader
+
+
+SAMPLERS = (
+    "TrainingSampler",
+    "NaiveIdentitySampler",
+    "BalancedIdentitySampler",
+    "ImbalancedDatasetSampler",
+    "ViewBalancedIdentitySampler",
+)
+
+
+def build_sampler(cfg, items: Sequence[tuple]) -> Sampler:
+    """Build the sampler named by `DATALOADER.SAMPLER_TRAIN`."""
+    name, batch, per_identity = cfg.DATALOADER.SAMPLER_TRAIN, cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_INSTANCE
+    _logger.info("training sampler: %s", name)
+    if name == "TrainingSampler":
+        return samplers.TrainingSampler(len(items))
+    if name == "ViewBalancedIdentitySampler":
+        return EndlessViewBalancedSampler(
+            [item[1] for item in items],
+            [item_view(item) for item in items],
+            batch,
+            per_identity,
+            seed=comm.shared_random_seed(),
+            rank=comm.get_rank(),
+            world_size=comm.get_world_size(),
+        )
+    labels = [tuple(item[:3]) for item in items]  # the host's samplers unpack exactly path, identity and camera
+    if name == "ImbalancedDatasetSampler":
+        return SeededImbalancedSampler(labels)
+    return getattr(samplers, name)(labels, batch // comm.get_world_size(), per_identity)
+
+
+class SeededImbalancedSampler(samplers.ImbalancedDatasetSampler):
+    """The host's sampler, its draws bound to the shared seed: the host's ranks each draw their own stream."""
+
+    def _infinite_indices(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self._seed)
+        for _ in itertools.count():
+            drawn = torch.multinomial(self.weights, self._size, replacement=True, generator=generator)
+            yield from drawn.tolist()

@@ -1,0 +1,1 @@
+"""Training and evaluation with fast-reid's own trainer."""

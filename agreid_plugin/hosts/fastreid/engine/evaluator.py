@@ -1,0 +1,161 @@
+"""Evaluation in the host's hooks: one pass over a test set's images, every protocol from it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from fastreid.data.datasets import DATASET_REGISTRY
+from fastreid.data.datasets.bases import ImageDataset
+from fastreid.evaluation import DatasetEvaluator
+from fastreid.utils import comm
+from torch import Tensor, nn
+
+from agreid_plugin.data.bad_images import BadImages, tell_bad_images
+from agreid_plugin.data.datasets import Dataset
+from agreid_plugin.data.protocols import Protocol
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import FeatureSet, Metrics
+from agreid_plugin.evaluation.collapse import collapse
+from agreid_plugin.evaluation.evaluation_sets import TestSet, check_sides, choose
+from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
+from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, read_dataset, source_of
+from agreid_plugin.hosts.fastreid.data.text import CAPTION_NUMBERS, reads_captions, tell_long
+from agreid_plugin.hosts.fastreid.engine.distributed import share
+from agreid_plugin.types import Record
+
+_logger = logging.getLogger("fastreid.evaluation")
+
+
+def test_sets(cfg) -> list[TestSet]:
+    """Return what `DATASETS.TESTS` asks for, one entry a dataset however many of its protocols are named."""
+    by_dataset: dict[str, list[str]] = {}
+    for name in cfg.DATASETS.TESTS:
+        by_dataset.setdefault(dataset_of(name), []).append(name)
+    return [_test_set(cfg, names) for names in by_dataset.values()]
+
+
+def _test_set(cfg, names: Sequence[str]) -> TestSet:
+    """Return the test set that some registered names of one dataset ask for together."""
+    dataset = _read(cfg, names[0])
+    chosen: dict[str, Protocol] = {}
+    for name in names:
+        chosen.update(choose(dataset, cfg.TEST.PROTOCOLS or _named_protocol(name)))
+    for each in chosen.values():
+        if each.kind == "text" and not reads_captions(cfg):
+            raise InputError(f"{each} asks with sentences, which {cfg.MODEL.META_ARCHITECTURE} does not read")
+        comparison(cfg).check(each)
+        check_sides(each, dataset)
+    found = TestSet(dataset, chosen)
+    if found.has_text:
+        tell_long(cfg, found.records, "test")
+    return found
+
+
+def _read(cfg, name: str) -> Dataset:
+    if source_of(name) is None:
+        return _records_of(name, read_dataset(cfg, name, ["query", "gallery"]))
+    return read_dataset(cfg, name).records
+
+
+def _named_protocol(name: str) -> tuple[str, ...]:
+    """Return the protocol that a registered name stands for; nothing if it is the whole dataset's."""
+    factory = DATASET_REGISTRY.get(name)
+    return () if source_of(name) is None or factory.is_whole else (factory.protocol.name,)
+
+
+def _records_of(name: str, dataset: ImageDataset) -> Dataset:
+    """Return one of the host's own datasets as records."""
+    records = [
+        Record(path, int(pid), int(camera), split=split)
+        for split in ("query", "gallery")
+        for path, pid, camera, *_ in getattr(dataset, split)
+    ]
+    return Dataset(name, "", tuple(records))
+
+
+def comparison(cfg) -> Comparison:
+    """Return how `TEST` wants features compared."""
+    again, mean = cfg.TEST.RERANK, cfg.TEST.AQE
+    return Comparison(
+        cfg.TEST.METRIC,
+        Reranking(again.K1, again.K2, again.LAMBDA) if again.ENABLED else None,
+        Expansion(mean.QE_K, mean.ALPHA, mean.QE_TIME) if mean.ENABLED else None,
+        cfg.TEST.MEMORY,
+        keys=("TEST.RERANK.ENABLED", "TEST.AQE.ENABLED"),
+    )
+
+
+def share_buffers(model: nn.Module) -> None:
+    """Give every process the main one's running statistics, which checkpoints keep; the host leaves each its own."""
+    share(model.buffers())
+
+
+class MultiProtocolEvaluator(DatasetEvaluator):
+    """Collects features from all processes and computes every protocol of a test set from them.
+
+    Attributes:
+        test_set: what is evaluated.
+        views: where the model has the views of test images from, `given` or `predicted`; empty if it uses none.
+        bad_images: what the loader's dataset passed over, whose features are dropped.
+        features: the features of the last pass, on the main process.
+        metrics: the numbers of the last pass, on the main process.
+        numbers: the same as the host takes them, `A2G/mAP` -> percent.
+    """
+
+    def __init__(self, cfg, test_set: TestSet):
+        self._cfg, self.test_set = cfg, test_set
+        self.views = ""
+        self.bad_images: BadImages | None = None
+        self.features: FeatureSet | None = None
+        self.metrics: list[Metrics] = []
+        self.numbers: OrderedDict[str, float] = OrderedDict()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was collected."""
+        self._collected: dict[str | int, np.ndarray] = {}
+
+    def process(self, inputs: dict[str, Any], outputs: Tensor) -> None:
+        """Keep a batch's features by image, or by the number of the caption."""
+        features = outputs.detach().float().cpu().numpy()
+        keys = inputs[CAPTION_NUMBERS] if CAPTION_NUMBERS in inputs else inputs["img_paths"]
+        self._collected.update(zip(keys, features, strict=True))
+
+    def evaluate(self) -> OrderedDict[str, float]:
+        """Return the numbers on the main process, as `A2G/mAP`, nothing on the others."""
+        gathered = comm.gather(self._collected, dst=0)
+        unreadable = comm.gather(self.bad_images.paths() if self.bad_images else [], dst=0)
+        self.reset()
+        if not comm.is_main_process():
+            return OrderedDict()
+        by_key = dict(itertools.chain.from_iterable(part.items() for part in gathered))
+        self.features = self.test_set.feature_set(by_key, self.views, self._noted(unreadable))
+        alike = collapse(self.features.images[0])
+        if alike:
+            _logger.warning("%s: %s; the model tells nobody apart", self.test_set.dataset.name, alike)
+        self.metrics = comparison(self._cfg).compute(self.features, self.test_set.protocols.values())
+        numbers = {name: entry.as_dict() for name, entry in zip(self.test_set.protocols, self.metrics, strict=True)}
+        if self._cfg.TEST.ROC.ENABLED:
+            for name, entry in self.test_set.protocols.items():
+                numbers[name].update(self._true_positive_rates(entry))
+        flat = ((f"{name}/{key}", value) for name, row in numbers.items() for key, value in row.items())
+        self.numbers = OrderedDict(flat)
+        return self.numbers
+
+    def _noted(self, unreadable: Sequence[Sequence[str]]) -> set[str]:
+        """Put what all processes passed over on the list in the run's folder."""
+        paths = {path for part in unreadable for path in part}
+        tell_bad_images(self._cfg.OUTPUT_DIR, paths, f"{self.test_set.dataset.name} test", _logger)
+        return paths
+
+    def _true_positive_rates(self, protocol: Protocol) -> dict[str, float]:
+        try:
+            return comparison(self._cfg).thresholds(self.features, protocol).true_positive_rates()
+        except InputError as error:  # too few pairs for a rate are no reason to end a training
+            _logger.warning("%s", error)
+            return {}

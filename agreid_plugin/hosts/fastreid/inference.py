@@ -1,0 +1,98 @@
+"""Models of the host as makers of features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from agreid_plugin.hosts.fastreid.config import checks
+from agreid_plugin.hosts.fastreid.config.loading import changed, load_config, use_cpu_without_gpu
+from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
+from agreid_plugin.hosts.fastreid.data.batch_conversion import to_host
+from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
+from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
+from agreid_plugin.hosts.fastreid.models.base import HostMethod
+from agreid_plugin.hosts.fastreid.models.clip import with_activation
+from agreid_plugin.inference.encoder import Encoder, Settings, maker_of
+from agreid_plugin.inference.weights import load_weights, require_weights
+from agreid_plugin.types import Batch
+
+IRRELEVANT = ("WEIGHTS", "DEVICE", "LOSSES")
+"""Keys of MODEL that change no feature, or that the content of the weight file stands for."""
+
+
+class HostEncoder(Encoder):
+    """A model of the host's.
+
+    Args:
+        model: the model.
+        settings: how it is run.
+        left_out: names of its tensors that the weight file has nothing for.
+    """
+
+    def __init__(self, model: nn.Module, settings: Settings, left_out: Sequence[str]):
+        super().__init__(settings, model if isinstance(model, HostMethod) else None, left_out)
+        self.model = model.eval()
+
+    def _infer(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        if batch.images is None:
+            batch = batch.with_(images=torch.empty(0, 3, 1, 1, device=self.settings.device))
+        if self.method is None:
+            own = batch.with_(images=batch.images.clone())  # other packages' may normalize in place
+            return self.model(to_host(own)), None
+        outputs = self.method.infer(to_host(batch))
+        return self.method.embed(outputs), None if batch.tokens is not None else self.method.told_views(outputs)
+
+    def _normalized(self, batch: Batch) -> Batch:
+        return self.method.normalized(to_host(batch))
+
+
+def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str], device: str | None) -> Encoder:
+    """Build the model of a configuration with the weights of its checkpoint; see `hosts.encoder.load_encoder`."""
+    cfg = _configured(config, weights, overrides, device)
+    model, left_out = load_trained(cfg)
+    settings = Settings(
+        name=cfg.MODEL.META_ARCHITECTURE,
+        maker=_maker(cfg),
+        transform=build_transforms(cfg, is_train=False),
+        device=torch.device(cfg.MODEL.DEVICE),
+        batch_size=cfg.TEST.IMS_PER_BATCH,
+        flip=cfg.TEST.FLIP.ENABLED,
+    )
+    return HostEncoder(model, settings, left_out)
+
+
+def build(config: str | Path, overrides: Sequence[str]) -> nn.Module:
+    """Build the model of a configuration without any weights; see `hosts.encoder.load_untrained`."""
+    cfg = load_config(config, overrides)
+    cfg.MODEL.BACKBONE.PRETRAIN = False
+    cfg.MODEL.DEVICE = "cpu"
+    cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or 1
+    return Trainer.build_model(with_activation(with_attributes(cfg)))
+
+
+def load_trained(cfg) -> tuple[nn.Module, list[str]]:
+    """Build the model of a configuration and load its weights; returns it and the tensors that keep their values."""
+    classes = cfg.MODEL.HEADS.NUM_CLASSES or 1  # the classifier is not used
+    model = Trainer.build_model(changed(cfg, "MODEL.HEADS.NUM_CLASSES", classes))
+    return model, load_weights(model, cfg.MODEL.WEIGHTS)
+
+
+def _configured(config: str | Path, weights: str | Path | None, overrides: Sequence[str], device: str | None):
+    cfg = load_config(config, overrides)
+    cfg.MODEL.BACKBONE.PRETRAIN = False  # the checkpoint has it all
+    cfg.MODEL.WEIGHTS = str(weights or cfg.MODEL.WEIGHTS)
+    cfg.MODEL.DEVICE = device or cfg.MODEL.DEVICE
+    use_cpu_without_gpu(cfg)
+    checks.check_config(cfg)
+    require_weights(cfg.MODEL.WEIGHTS)
+    return with_activation(with_attributes(cfg))
+
+
+def _maker(cfg) -> str:
+    cfg = changed(cfg, "MODEL.HEADS.NUM_CLASSES", 0)  # a run writes it down, its recipe does not
+    model = {key: value for key, value in cfg.MODEL.items() if key not in IRRELEVANT}
+    return maker_of([model, cfg.INPUT, cfg.TEST.FLIP.ENABLED], cfg.MODEL.WEIGHTS)

@@ -1,0 +1,1 @@
+"""Models, heads and losses in fast-reid's registries."""

@@ -1,0 +1,113 @@
+"""What our methods share as meta-architectures of the host; each has a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from fastreid.engine.hooks import HookBase
+from fastreid.modeling.backbones import BACKBONE_REGISTRY, build_backbone
+from fastreid.modeling.losses.cross_entroy_loss import log_accuracy
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts.fastreid.commands.released_checkpoints import Released
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare
+from agreid_plugin.hosts.fastreid.data.batch_conversion import from_host
+from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone
+from agreid_plugin.types import VIEW_SOURCES, Batch
+
+KEYS = (
+    Key("MODEL.VIEW", "given", "Where the view of a test image comes from, if the method needs it: given | predicted."),
+)
+declare(KEYS)
+
+
+class HostMethod:
+    """What stands before a method's class to make it a meta-architecture: the host's dictionaries and normalization.
+
+    Where a method needs more of the host than most do, it says so in the class methods and attributes below.
+    """
+
+    computed_with: ClassVar[Mapping[str, str]] = {}
+    """The attributes that hold losses of the method's own -> the module without which one is not computed."""
+    released: ClassVar[Released | None] = None
+    """The model of the method's released code, if its checkpoints can be converted."""
+
+    @classmethod
+    def learns_attributes(cls, _cfg) -> bool:
+        """Tell whether the model of a configuration learns the attributes of its training sets."""
+        return False
+
+    @classmethod
+    def training_hooks(cls, _cfg) -> list[HookBase]:
+        """Return what the method does in the course of a training beside its steps."""
+        return []
+
+    @classmethod
+    def skip_stages(cls, _model: nn.Module) -> None:
+        """Give a model what its steps need of the hooks' work before them, unlearned, for steps that are only timed."""
+
+    @classmethod
+    def weight_files(cls, _cfg) -> dict[str, str]:
+        """Return role -> file of the weights that a configuration names in keys of the method's own."""
+        return {}
+
+    def keep_normalization(self, cfg) -> None:
+        """Keep mean and deviation of the pixels, which the host's checkpoints do not hold."""
+        for name, values in (("pixel_mean", cfg.MODEL.PIXEL_MEAN), ("pixel_std", cfg.MODEL.PIXEL_STD)):
+            self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the host moves images to."""
+        return self.pixel_mean.device
+
+    def forward(self, inputs: dict[str, Any] | Tensor) -> dict[str, Tensor] | Tensor:
+        """Return the losses in training, the features otherwise."""
+        if not self.training:
+            return self.embed(self.infer(inputs))
+        batch = self.normalized(inputs)
+        outputs = super().forward(batch)
+        self.log_accuracies(outputs, batch)
+        return self.losses(outputs, batch)
+
+    def log_accuracies(self, outputs: Any, batch: Batch) -> None:
+        """Tell the host how often identities are right in training; `outputs.identity` has their logits."""
+        log_accuracy(outputs.identity.logits.detach(), batch.pids)
+
+    def infer(self, inputs: dict[str, Any] | Tensor) -> Any:
+        """Return the outputs for test images, made of no more than the method may see of them."""
+        return super().forward(self.normalized(inputs).only(self.inference_inputs))
+
+    def normalized(self, inputs: dict[str, Any] | Tensor) -> Batch:
+        """Return the host's dictionary, or images alone, as a batch for the method."""
+        batch = from_host(inputs if isinstance(inputs, dict) else {"images": inputs})
+        return batch.with_(images=(batch.images - self.pixel_mean) / self.pixel_std)
+
+
+def method_of(cfg) -> type[HostMethod]:
+    """Return the class of a configuration's meta-architecture, one that asks for nothing where it is the host's."""
+    architecture = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    return architecture if isinstance(architecture, type) and issubclass(architecture, HostMethod) else HostMethod
+
+
+def view_source(cfg) -> str:
+    """Return where the view of a test image comes from."""
+    if cfg.MODEL.VIEW not in VIEW_SOURCES:
+        raise unknown("MODEL.VIEW", cfg.MODEL.VIEW, VIEW_SOURCES)
+    return cfg.MODEL.VIEW
+
+
+def core_of(cfg, kind: type[nn.Module], builder: str) -> nn.Module:
+    """Build the backbone of the configuration and return its core, which must be of a kind."""
+    of_host = BACKBONE_REGISTRY.get(cfg.MODEL.BACKBONE.NAME).__module__.startswith("fastreid.")
+    backbone = None if of_host else build_backbone(cfg)
+    if isinstance(backbone, HostBackbone) and isinstance(backbone.core, kind):
+        return backbone.core
+    raise InputError(
+        f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} does not suit MODEL.META_ARCHITECTURE "
+        f"{cfg.MODEL.META_ARCHITECTURE}: use {builder}"
+    )

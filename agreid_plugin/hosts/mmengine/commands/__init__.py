@@ -1,0 +1,1 @@
+"""What other commands than training ask of mmengine: catalogs, checks, explanations."""

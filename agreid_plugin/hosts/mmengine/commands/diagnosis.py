@@ -1,0 +1,65 @@
+"""Checks of mmengine and its libraries by doing, for `fastreid doctor`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+import torch
+from mmengine.registry import OPTIM_WRAPPERS, OPTIMIZERS
+from torch import nn
+
+from agreid_plugin.engine.catalog import Finding
+from agreid_plugin.host import installed
+from agreid_plugin.hosts.mmengine.compat import mmengine_fixes
+
+PARTS = {
+    "mmengine": ("config", "dataset", "evaluator", "hooks", "model", "optim", "runner", "visualization"),
+    "mmpretrain": ("apis", "datasets", "engine", "evaluation", "models", "structures", "visualization"),
+}
+"""What a configuration makes mmengine import, and its library if it is there."""
+
+
+def diagnose() -> list[Finding]:
+    """Run every check."""
+    return [_modules_import(), _ours_are_registered(), _faults_are_gone(), _weights_move()]
+
+
+def _modules() -> Iterator[str]:
+    for package, parts in PARTS.items():
+        if installed(package):
+            yield from (f"{package}.{part}" for part in parts)
+
+
+def _modules_import() -> Finding:
+    failed, names = [], list(_modules())
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failed.append(f"{name} ({error})")
+    packages = " and ".join(package for package in PARTS if installed(package))
+    return Finding(not failed, f"parts of {packages} that do not import: {'; '.join(failed) or 'none'}")
+
+
+def _ours_are_registered() -> Finding:
+    from agreid_plugin.hosts.mmengine.commands.catalog import components
+
+    ours = [entry for entries in components().values() for entry in entries if entry.owner == "agreid_plugin"]
+    return Finding(bool(ours), f"mmengine's registries have {len(ours)} parts of agreid_plugin")
+
+
+def _faults_are_gone() -> Finding:
+    left = [each.name for each in mmengine_fixes.due() if each.needed()]
+    return Finding(not left, f"faults of mmengine and mmpretrain left: {', '.join(left) or 'none'}")
+
+
+def _weights_move() -> Finding:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(4, 2).to(device)
+    optimizer = OPTIMIZERS.build({"type": "SGD", "params": model.parameters(), "lr": 0.1})
+    before = model.weight.detach().clone()
+    wrapper = OPTIM_WRAPPERS.build({"type": "OptimWrapper", "optimizer": optimizer})
+    wrapper.update_params(model(torch.ones(1, 4, device=device)).sum())
+    moved = not torch.equal(before, model.weight)
+    return Finding(moved, f"one step of mmengine on {device} {'changes' if moved else 'does NOT change'} the weights")

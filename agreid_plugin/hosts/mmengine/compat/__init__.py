@@ -1,0 +1,1 @@
+"""Fixes of mmengine and mmpretrain for today's Python and torch."""

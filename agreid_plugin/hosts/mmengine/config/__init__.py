@@ -1,0 +1,1 @@
+"""Configuration of mmengine: loading, defaults and checks."""

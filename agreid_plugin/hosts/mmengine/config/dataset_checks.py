@@ -1,0 +1,83 @@
+"""What a model takes for granted of its datasets, checked before a run and said in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from torch.utils.data import DataLoader, Dataset
+
+from agreid_plugin.data.samplers import EpochSampler
+from agreid_plugin.engine.label_checks import LabeledImage, check_test_labels, check_training_labels
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.engine.runner_utils import loops, metainfo, method_of, metrics_of
+from agreid_plugin.hosts.mmengine.registry import HOOKS
+from agreid_plugin.types import UNKNOWN
+
+
+@HOOKS.register_module()
+class IdentityCheck(Hook):
+    """Checks that the model has as many identities as the training set, and that views it goes by are known.
+
+    Batches, too, have to be as large as the sampler of identities has planned them.
+    """
+
+    priority = "VERY_HIGH"
+
+    def before_train(self, runner: Runner) -> None:
+        """Check the training set, and the set to validate with before days of training."""
+        check_batches_agree(runner.train_dataloader)
+        check_identities(runner.cfg.get("model"), metainfo(runner.train_dataloader))
+        check_training_labels(method_of(runner), labeled(runner.train_dataloader.dataset))
+        self._check_test(runner, "val")
+
+    def before_val(self, runner: Runner) -> None:
+        """Check the set to validate with."""
+        self._check_test(runner, "val")
+
+    def before_test(self, runner: Runner) -> None:
+        """Check the test set."""
+        self._check_test(runner, "test")
+
+    @staticmethod
+    def _check_test(runner: Runner, name: str) -> None:
+        for metric in metrics_of(loops(runner).get(name)):
+            check_test_labels(method_of(runner), metric.test_set, "model.view")
+
+
+def check_batches_agree(loader: DataLoader) -> None:
+    """Check that a sampler of identities plans batches of the size that its loader cuts.
+
+    Others would be trained on without a word: people with fewer images than planned, torn between two batches.
+    """
+    planned = getattr(loader.sampler, "batch_size", None)
+    if isinstance(loader.sampler, EpochSampler) and loader.batch_size not in (None, planned):
+        raise InputError(
+            f"train_dataloader.batch_size is {loader.batch_size}, but its sampler plans batches of {planned}: give "
+            "train_dataloader.sampler.batch_size the same"
+        )
+
+
+def check_identities(model: Any, about: dict[str, Any]) -> None:
+    """Check `num_ids` of a model's configuration against the training set's.
+
+    Args:
+        model: the configuration; a model that was built elsewhere, or has no `num_ids`, is taken on trust.
+        about: the dataset's metainfo.
+    """
+    said = model.get("num_ids") if isinstance(model, dict) else None
+    there = about.get("num_ids")
+    if said is not None and there is not None and said != there:
+        raise InputError(
+            f"model.num_ids is {said}, but {about.get('name', 'the dataset')} has {there} identities to train on: set "
+            f"num_ids={there}"
+        )
+
+
+def labeled(dataset: Dataset) -> Iterator[LabeledImage]:
+    """Yield what is known of the view and the platform of each item."""
+    for index in range(len(dataset)):
+        info = dataset.get_data_info(index)
+        yield LabeledImage(info.get("img_path", ""), info.get("view", UNKNOWN), info.get("platform", UNKNOWN))

@@ -1,0 +1,99 @@
+"""Reading a configuration of mmengine's, so that a mistake in it is one clear line."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+from agreid_plugin.engine.overrides import literal, pairs
+from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of
+from agreid_plugin.hosts.mmengine.config.checks import BEYOND_THE_RUNNERS, check_values
+
+KEYS = (*(name for name in inspect.signature(Runner).parameters if name != "cfg"), *BEYOND_THE_RUNNERS)
+NEAR = 0.85
+"""How alike a name at the top of a file and a key must be for a slip of the pen."""
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """Read a configuration file with its bases, then the `KEY VALUE ...` overrides.
+
+    Raises:
+        InputError: a file that is missing or does not run, a misspelt key, an override that fits nowhere, or a value
+            of the wrong kind.
+    """
+    path = Path(path)
+    if not os.path.isfile(path):
+        siblings = [each.name for each in path.parent.glob("*.py")] if os.path.isdir(path.parent) else []
+        raise InputError(f"config file {path} does not exist{did_you_mean(path.name, siblings)}")
+    try:
+        cfg = Config.fromfile(str(path))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"config file {path} cannot be read: {_reason(error)}") from None
+    _check_keys(cfg, path)
+    _override(cfg, list(overrides))
+    with said_of(str(path)):
+        check_values(cfg)
+    return cfg
+
+
+def require_model(cfg: Config) -> None:
+    """Refuse a configuration file without a model."""
+    if not cfg.get("model"):
+        raise InputError(f"{cfg.filename} has no model: there is nothing to run")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ImportError) and error.__cause__ is not None:  # mmengine lists its whole search path
+        return f"custom_imports: {first_line(error.__cause__)}"
+    told = first_line(error)
+    return told if isinstance(error, SyntaxError | FileNotFoundError) else f"{type(error).__name__}: {told}"
+
+
+def _check_keys(cfg: Config, path: Path) -> None:
+    """Refuse a name at the top that is a key's but for a letter, as mmengine takes it for a variable of the file.
+
+    Also where the key itself is there: it is the base's, and the recipe has meant to change it.
+    """
+    for name in cfg:
+        near = get_close_matches(name, KEYS, n=1, cutoff=NEAR)
+        if name not in KEYS and near:
+            raise InputError(f"{path}: key {name} unknown (did you mean {near[0]}?)")
+
+
+def _override(cfg: Config, overrides: list[str]) -> None:
+    for key, text in pairs(overrides, folder="work_dir", weights="load_from"):
+        first = key.partition(".")[0]
+        if first not in cfg and first not in KEYS:
+            raise InputError(f"command line: key {key} unknown{did_you_mean(first, {*cfg, *KEYS})}")
+        if first == "custom_imports":
+            raise InputError(f"command line: {key} comes too late, the file is read: write custom_imports there")
+        try:
+            cfg.merge_from_dict({key: literal(text)})
+        except Exception as error:
+            raise InputError(f"command line: {key} {text} does not fit: {first_line(error)}") from None
+
+
+def each_dict(value: Any, where: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the path and the entries of every dict in a configuration, outermost first."""
+    if isinstance(value, Mapping):
+        yield where, value
+    entries = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    )
+    for name, entry in entries:
+        yield from each_dict(entry, f"{where}.{name}" if where else str(name))
+
+
+def type_name(value: Any) -> str:
+    """Return the name in a `type`, which may be a class, without its scope."""
+    kind = value.get("type", "") if isinstance(value, Mapping) else value
+    return kind.rpartition(".")[2] if isinstance(kind, str) else getattr(kind, "__name__", "")

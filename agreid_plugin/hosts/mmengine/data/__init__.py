@@ -1,0 +1,1 @@
+"""Datasets, loaders and transforms in mmengine's terms."""

@@ -1,0 +1,233 @@
+"""Our datasets for mmengine's loaders: images to train on, or those that all protocols of a test set ask for."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmengine.dataset import BaseDataset
+from mmengine.logging import MMLogger
+
+from agreid_plugin.data.bad_images import POLICIES, BadImages, Labels
+from agreid_plugin.data.captions import clean
+from agreid_plugin.data.check import fingerprint
+from agreid_plugin.data.datasets import Dataset, dataset_name, load
+from agreid_plugin.data.learned_attributes import to_rows
+from agreid_plugin.engine.environment_report import default_root
+from agreid_plugin.engine.report import speak_through
+from agreid_plugin.errors import InputError, said_of, unknown
+from agreid_plugin.evaluation import evaluation_sets
+from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.data.agsynth import make_once
+from agreid_plugin.hosts.mmengine.data.structures import sample_of
+from agreid_plugin.hosts.mmengine.data.training_data import Translations, tell_long, training_captions, training_schema
+from agreid_plugin.hosts.mmengine.data.transforms import Tokenize
+from agreid_plugin.hosts.mmengine.registry import DATASETS
+from agreid_plugin.types import Record, platform_label, view_label
+
+_logger = logging.getLogger(__name__)
+
+Info = dict[str, Any]
+SPLITS = ("train", "val", "test")
+WHICH = ("all", "one")
+
+
+@DATASETS.register_module()
+@checked(BaseDataset, given=("ann_file", "data_prefix", "filter_cfg", "test_mode"))
+class ReIDDataset(BaseDataset):
+    """A dataset of ours.
+
+    To train on, it has the images of one dataset or of several together, their identities numbered from 0 as
+    fast-reid numbers them. To test, it has each image that a protocol asks for once and, if a protocol asks with
+    sentences, then the captions; `metainfo["test_set"]` says what to compute from them.
+
+    Args:
+        name: the dataset, or datasets to train on.
+        data_root: its folder or the one that holds it; by default that of FASTREID_DATASETS, or `datasets`.
+        split: `train`; `test`; or `val`, which is the test set with the validation split of a text set.
+        protocols: of the test set; all that the dataset allows without any.
+        options: what the dataset's parser takes besides; with several names, name -> options.
+        skip_bad_names: leave out images whose names are not the dataset's.
+        bad_images: what to do about images that cannot be read: `error` stops and names the file; with `skip` another
+            one of the same person stands in to train on, and a test goes without, see `BadImages`. The hook `Results`
+            tells how many there were.
+        attributes: names of those to learn, all without any, or rows `[name, [value, ...]]`; None: learn none.
+        missing_attributes: learn although the attribute file lacks some training identities.
+        captions: how sentences are read: `which` (each caption of an image once an epoch, `all`, or one of them, drawn
+            anew, `one`) and the arguments of `Tokenize`; None: they are not.
+        agsynth: `ids`, `images_per_id`, `size`, `seed` of AG-Synth, which is made if the dataset is missing.
+        pipeline: transforms of an image, the last of which is `Pack`.
+        **kwargs: the host's own arguments.
+    """
+
+    def __init__(
+        self,
+        name: str | Sequence[str],
+        data_root: str = "",
+        split: str = "train",
+        protocols: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        skip_bad_names: bool = False,
+        bad_images: str = "error",
+        attributes: Sequence[Any] | Mapping[str, Any] | None = None,
+        missing_attributes: bool = False,
+        captions: Mapping[str, Any] | None = None,
+        agsynth: Mapping[str, Any] | None = None,
+        pipeline: Sequence[Any] = (),
+        **kwargs: Any,
+    ):
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS)
+        if bad_images not in POLICIES:
+            raise unknown("bad_images", bad_images, POLICIES)
+        self.policy, self.bad_images = bad_images, None
+        root = data_root or default_root()
+        self.split, self.protocols, self.skip_bad_names = split, tuple(protocols), skip_bad_names
+        self.sources = _sources(name, options or {}, split)
+        self.attributes, self.missing_attributes = attributes, missing_attributes
+        self.which, self.tokenize = _reading(captions)
+        make_once(root, self.sources, agsynth)
+        super().__init__(data_root=root, pipeline=list(pipeline), test_mode=split != "train", **kwargs)
+        has_its_own = any(isinstance(each, Tokenize) for each in self.pipeline.transforms)
+        if self.tokenize and split == "train" and not has_its_own:
+            self.pipeline.transforms.insert(-1, self.tokenize)  # the last one packs
+
+    @property
+    def metainfo(self) -> Info:
+        """What is known of the dataset as a whole: copies, but for the test set and the list of bad images."""
+        shared = ("test_set", "bad_images")
+        return {name: value if name in shared else copy.deepcopy(value) for name, value in self._metainfo.items()}
+
+    def load_data_list(self) -> list[Info]:
+        """Read the dataset, and return what is known of each item."""
+        speak_through(MMLogger.get_current_instance())  # that of the run, by whatever tool it was started
+        datasets = [self._load(name, options) for name, options in self.sources.items()]
+        self._metainfo["name"] = "+".join(self.sources)
+        self._metainfo["fingerprint"] = "+".join(map(fingerprint, datasets))
+        return self._training(datasets) if self.split == "train" else self._testing(*datasets)
+
+    def full_init(self) -> None:
+        """Read the dataset, if that is still to be done."""
+        super().full_init()
+        if self.bad_images is None:
+            self.bad_images = BadImages(len(self), self._bad_labels, self.policy, anybody=self.test_mode)
+            if self.test_mode and self.policy == "skip":  # a training set's metadata goes into checkpoints
+                self._metainfo["bad_images"] = self.bad_images
+
+    def prepare_data(self, idx: int) -> Info:
+        """Return an item as the pipeline makes it; mmengine would replace one of which nothing comes by another."""
+        info = self.get_data_info(idx)
+        if info.get("caption_number") is not None:
+            tokens = self.tokenize.tokenizer(clean(info["caption"]))
+            return {"inputs": None, "data_samples": sample_of({**info, "tokens": tokens})}
+        return self.bad_images.attempt(idx, lambda place: self._packed(info, self.get_data_info(place)))
+
+    def _packed(self, info: Info, shown: Info) -> Info:
+        """Return an item as the pipeline makes it of another's image, of its own if both are the same."""
+        packed = self.pipeline(shown)
+        if packed is None:
+            raise InputError(
+                f"a transform of the pipeline gave nothing for {shown['img_path']}: it has to give its results"
+            )
+        if self.test_mode and shown["img_path"] != info["img_path"]:  # the evaluation drops it by its own name
+            packed["data_samples"].set_metainfo({"img_path": info["img_path"]})
+        return packed
+
+    def _bad_labels(self, index: int) -> Labels:
+        info = self.get_data_info(index)
+        return Labels(info["img_path"], info.get("gt_label", info["pid"]), info["view"])
+
+    def _load(self, name: str, options: Mapping[str, Any]) -> Dataset:
+        dataset = load(name, self.data_root, skip_bad_names=self.skip_bad_names, **options)
+        for note in dataset.notes:
+            _logger.info("%s: %s", name, note)
+        return dataset
+
+    def _training(self, datasets: Sequence[Dataset]) -> list[Info]:
+        chosen, translations = {dataset.name: dataset.split("train") for dataset in datasets}, {}
+        for name, records in chosen.items():
+            if not records:
+                raise InputError(f"dataset {name} under {os.path.abspath(self.data_root)} has no train images")
+        schema = training_schema(self.attributes, datasets, chosen, self.missing_attributes)
+        if self.tokenize:
+            chosen, translations = training_captions(self.tokenize, self.which == "all", datasets, chosen)
+        # By such words fast-reid sorts identities: a label is the same person in both hosts.
+        words = {f"{name}_{record.pid}" for name, records in chosen.items() for record in records}
+        labels = {word: label for label, word in enumerate(sorted(words))}
+        self._metainfo |= {"num_ids": len(labels), "attributes": None if schema is None else to_rows(schema)}
+        return [
+            {
+                **_labels_of(record),
+                "gt_label": labels[f"{name}_{record.pid}"],
+                "attributes": list(schema.encode(record)) if schema else None,
+                **(_captions_of(record, translations) if self.tokenize else {}),
+            }
+            for name, records in chosen.items()
+            for record in records
+        ]
+
+    def _testing(self, dataset: Dataset) -> list[Info]:
+        test_set = TestSet(dataset, evaluation_sets.choose(dataset, self.protocols))
+        for protocol in test_set.protocols.values():
+            if protocol.kind == "text" and not self.tokenize:
+                raise InputError(f"{protocol} asks with sentences: say how they are read, captions=dict(length=77)")
+            evaluation_sets.check_sides(protocol, dataset)
+        if self.split == "val":
+            test_set = evaluation_sets.with_validation(test_set)
+        self._metainfo["test_set"] = test_set
+        images = [_labels_of(record) for record in test_set.records]
+        if not test_set.has_text:
+            return images
+        tell_long(self.tokenize, test_set.records, "test")
+        captions = ((record, caption) for record in test_set.records for caption in record.captions)
+        return images + [
+            {**_labels_of(record), "caption": caption, "caption_number": number}
+            for number, (record, caption) in enumerate(captions)
+        ]
+
+
+def _sources(name: str | Sequence[str], options: Mapping[str, Any], split: str) -> dict[str, dict[str, Any]]:
+    """Return the options of each dataset by its proper name."""
+    if isinstance(name, str):
+        return {dataset_name(name): dict(options)}
+    if not name:
+        raise InputError("name=[]: name a dataset")
+    if len(name) > 1 and split != "train":
+        raise InputError(f"name={list(name)}: a test set is of one dataset; several are for training")
+    names = [dataset_name(each) for each in name]
+    by_name = {dataset_name(each): dict(given) for each, given in options.items()}
+    for each in by_name:
+        if each not in names:
+            raise unknown("options of dataset", each, names)
+    return {each: by_name.get(each, {}) for each in names}
+
+
+def _reading(captions: Mapping[str, Any] | None) -> tuple[str, Tokenize | None]:
+    """Return which captions are learned from, and what reads them."""
+    if captions is None:
+        return WHICH[0], None
+    further = {name: value for name, value in captions.items() if name != "which"}
+    which = captions.get("which", WHICH[0])
+    with said_of("captions"):
+        if which not in WHICH:
+            raise unknown("which", which, WHICH)
+        return which, Tokenize(**further)
+
+
+def _labels_of(record: Record) -> Info:
+    return {
+        "img_path": record.path,
+        "pid": record.pid,
+        "camera": record.camera,
+        "view": view_label(record.view),
+        "platform": platform_label(record.platform),
+    }
+
+
+def _captions_of(record: Record, translations: Translations) -> Info:
+    mine = {(record.path, caption) for caption in record.captions}.intersection(translations)
+    return {"captions": list(record.captions), "translations": {pair: translations[pair] for pair in mine}}

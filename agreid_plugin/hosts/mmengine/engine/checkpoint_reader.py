@@ -1,0 +1,126 @@
+"""mmengine's checkpoints as tensors and plain values: so they are written, and read without running code in them.
+
+A Runner puts objects between its tensors: the histories of its message hub, numbers and arrays of numpy. They are
+written as tensors and plain values, and the histories are made again of these. What mmengine itself has written is read
+without its objects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import torch
+from mmengine.logging import HistoryBuffer, MessageHub
+
+from agreid_plugin.data.datasets.files import leaves
+from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.nn.checkpoints import read_content
+from agreid_plugin.nn.torchscript_reader import is_script
+
+HUB = "message_hub"
+SCALARS, INFO, RESUMED = "log_scalars", "runtime_info", "resumed_keys"
+"""What a message hub has in a checkpoint."""
+PLAIN = (dict, OrderedDict, Counter, list, tuple, torch.Size)
+"""Containers that torch's reader of weights makes."""
+
+
+def make_plain(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return a Runner's checkpoint with numpy's values and the message hub's histories as tensors and plain values."""
+    hub = checkpoint.get(HUB)
+    if isinstance(hub, dict) and SCALARS in hub:
+        histories = {name: _split(history) for name, history in hub[SCALARS].items()}
+        checkpoint = {**checkpoint, HUB: {**hub, SCALARS: histories}}
+    return _convert(checkpoint)
+
+
+def _split(history: Any) -> Any:
+    if not isinstance(history, HistoryBuffer):
+        return history
+    values, counts = history.data
+    return {"values": values, "counts": counts, "max_length": history.max_length}
+
+
+def _convert(value: Any) -> Any:
+    """Return a value without numpy's; one that has none is returned itself, with all that torch has put on it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return _convert_array(value)
+    if isinstance(value, dict):
+        before = [part for item in value.items() for part in item]
+    elif isinstance(value, list | tuple):
+        before = list(value)
+    else:
+        return value
+    after = [_convert(part) for part in before]
+    if type(value) in PLAIN and all(one is other for one, other in zip(before, after, strict=True)):
+        return value
+    if isinstance(value, dict):
+        return dict(zip(after[::2], after[1::2], strict=True))
+    return after if isinstance(value, list) else tuple(after)
+
+
+def _convert_array(array: np.ndarray) -> Any:
+    try:
+        return torch.from_numpy(np.array(array))
+    except (TypeError, ValueError):  # of texts, or of numbers that torch does not have
+        return _convert(array.tolist())
+
+
+def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """Read a checkpoint file for mmengine; one of `.safetensors`, or a TorchScript archive, is a state dict.
+
+    Raises:
+        InputError: the file is missing, cannot be read, or asks for code, see `read_content`.
+    """
+    path = Path(filename).expanduser()
+    content = read_content(path, map_location)
+    if path.suffix == ".safetensors" or is_script(path):
+        return {"state_dict": content}
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds a {type(content).__name__}, not a checkpoint")
+    if "state_dict" in content and not isinstance(content.get(HUB), MessageHub):  # one of a file that is trusted
+        content[HUB] = _restore_hub(path, content.get(HUB))
+    return content
+
+
+def _restore_hub(path: Path, stored: Any) -> dict[str, dict]:
+    """Return what a message hub resumes from: its histories made again, without names of what was left out."""
+    parts = stored if isinstance(stored, dict) else {}
+    scalars, info, resumed = (
+        part if isinstance(part := parts.get(name), dict) else {} for name in (SCALARS, INFO, RESUMED)
+    )
+    histories = {name: _restore(path, name, history) for name, history in scalars.items()}
+    names = histories.keys() | info.keys()
+    return {SCALARS: histories, INFO: info, RESUMED: {name: resumed[name] for name in resumed if name in names}}
+
+
+def _restore(path: Path, name: str, stored: Any) -> Any:
+    if not isinstance(stored, dict):  # a history of a file that is trusted, or what mmengine itself refuses
+        return stored
+    try:
+        values, counts = (stored[part].cpu().numpy() for part in ("values", "counts"))
+        return HistoryBuffer(values, counts, stored["max_length"])
+    except (LookupError, TypeError, AttributeError, AssertionError, RuntimeError, ValueError):
+        raise InputError(f"{path} is damaged: {HUB}.{SCALARS}.{str(name)[:60]} is no history") from None
+
+
+def load_from_url(
+    url: str, model_dir: str | None = None, map_location: Any = None, progress: bool = True, **_: Any
+) -> dict[str, Any]:
+    """Download a checkpoint, unless it has been, and read it as `load_from_local` does."""
+    folder = Path(model_dir or Path(torch.hub.get_dir()) / "checkpoints")
+    name = urlsplit(url).path.rpartition("/")[2]
+    if leaves(name) or name in ("", "."):
+        raise InputError(f"{url} names no file: name a checkpoint")
+    if not (folder / name).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(folder / name), progress=progress)
+        except OSError as error:
+            raise InputError(f"{url} cannot be downloaded: {first_line(error)}") from None
+    return load_from_local(str(folder / name), map_location)

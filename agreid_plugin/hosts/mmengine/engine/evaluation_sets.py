@@ -1,0 +1,32 @@
+"""What a configuration of the host's is tested on, and how its features are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, type_name
+from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
+from agreid_plugin.hosts.mmengine.data.datasets import ReIDDataset
+from agreid_plugin.hosts.mmengine.engine.run import configured_comparison
+from agreid_plugin.hosts.mmengine.registry import DATASETS
+
+
+def test_sets_of(config: str | Path, overrides: Sequence[str]) -> list[TestSet]:
+    """Return the test sets of a configuration."""
+    cfg = load_config(config, overrides)
+    parts = [part for _, part in each_dict(cfg.get("test_dataloader")) if type_name(part) == ReIDDataset.__name__]
+    if not parts:
+        raise InputError(
+            f"{config} has no test_dataloader with an agreid_plugin.ReIDDataset, which says what to look at"
+        )
+    with said_plainly():
+        return [DATASETS.build(part).metainfo["test_set"] for part in parts]
+
+
+def comparison_of(config: str | Path, overrides: Sequence[str]) -> Comparison:
+    """Return how the configuration wants features compared."""
+    return configured_comparison(load_config(config, overrides))

@@ -1,0 +1,152 @@
+"""mmengine's epochs in a loop that can be left after any iteration and entered there again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from mmengine.dist import barrier, get_rank
+from mmengine.runner import EpochBasedTrainLoop
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from agreid_plugin.data.rng import drawn_from
+from agreid_plugin.data.seeded_batches import NumberedIndex, drawn_by_number
+from agreid_plugin.engine.signals import Interruption, agreed, leave_to_the_main_process
+from agreid_plugin.errors import Stopped
+from agreid_plugin.hosts.mmengine.engine.checkpoints import save_within_epoch
+from agreid_plugin.hosts.mmengine.registry import LOOPS
+from agreid_plugin.nn.size_checks import whole
+
+VALIDATED = "epoch_validated"  # a name that began with `val` would be among the numbers of every validation
+"""Where the message hub has the last epoch that was validated, or that validation had begun of."""
+
+
+class _DrawnByNumber(Dataset):
+    """A dataset that draws what follows from numbered indices."""
+
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @drawn_by_number
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[int(index)]
+
+
+class _NumberedEpoch:
+    """The batches of an epoch with numbered indices, from batch `start` on.
+
+    They are drawn in one go and from the seed and the epoch alone, whatever generator the sampler takes.
+    """
+
+    def __init__(self, batches: Iterable[list[int]], seed: int):
+        self.batches, self.seed, self.epoch, self.start = batches, seed, 0, 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        with drawn_from(self.seed, self.epoch):
+            drawn = [list(batch) for batch in self.batches]
+        for number, batch in enumerate(drawn[self.start :], self.start):
+            place = (self.seed, get_rank(), self.epoch, number)
+            yield [NumberedIndex(index, (*place, within)) for within, index in enumerate(batch)]
+
+
+@LOOPS.register_module()
+class ResumableEpochLoop(EpochBasedTrainLoop):
+    """`EpochBasedTrainLoop` that goes on at the iteration of a checkpoint, and saves one when a signal ends it.
+
+    What an image's augmentation draws follows from its place in the run, so that it needs no state of data workers. A
+    validation that was due at the checkpoint of an epoch, and had not been finished, is made up for.
+    """
+
+    draws_by_number = True
+
+    def __init__(self, runner: Any, dataloader: DataLoader | dict, *args: Any, **options: Any):
+        super().__init__(runner, dataloader, *args, **options)
+        whole("train_cfg.max_epochs", self._max_epochs)
+        whole("train_cfg.val_interval", self.val_interval)
+        self._numbered = _NumberedEpoch(self.dataloader.batch_sampler, runner.seed)
+        self._batches = _like(self.dataloader, self._numbered)
+        self._interruption = getattr(runner, "interruption", None) or Interruption()
+
+    def run(self) -> nn.Module:
+        """Train from where the run stands to its end.
+
+        Raises:
+            Stopped: a signal asked for it; a checkpoint is written.
+        """
+        with self._interruption.deferred():
+            self.runner.call_hook("before_train")
+            if self._epoch and self._iter == self._epoch * len(self.dataloader):
+                self._validate()
+            while self._epoch < self._max_epochs and not self.stop_training:
+                self.run_epoch()
+                self._validate()
+            self.runner.call_hook("after_train")
+        return self.runner.model
+
+    def _validate(self) -> None:
+        self._decide_current_val_interval()
+        due = self._epoch % self.val_interval == 0 or self._epoch == self._max_epochs
+        known = self.runner.message_hub.runtime_info.get(VALIDATED) == self._epoch
+        if self.runner.val_loop is not None and self._epoch >= self.val_begin and due and not known:
+            self.runner.message_hub.update_info(VALIDATED, self._epoch)  # a checkpoint of the best model tells it
+            self.runner.val_loop.run()
+
+    def run_epoch(self) -> None:
+        """Iterate over what is left of an epoch."""
+        self.runner.call_hook("before_train_epoch")
+        self.runner.model.train()
+        self._numbered.epoch = self._epoch
+        self._numbered.start = self._iter - self._epoch * len(self.dataloader)
+        if self._numbered.start < len(self.dataloader):
+            self._run_batches()
+        self._stop_if_asked()
+        self.runner.call_hook("after_train_epoch")
+        self._epoch += 1
+
+    def _run_batches(self) -> None:
+        self._stop_if_asked()
+        for number, batch in enumerate(self._batches, self._numbered.start):
+            self.run_iter(number, batch)
+            if number + 1 < len(self.dataloader):
+                self._stop_if_asked()
+
+    def _stop_if_asked(self) -> None:
+        number = agreed(self._interruption.asked)
+        accumulated = getattr(self.runner.optim_wrapper, "_accumulative_counts", 1)
+        if number is None or self._iter % accumulated:  # gradients that are being gathered are in no checkpoint
+            return
+        save_within_epoch(self.runner)
+        barrier()  # a process that has gone would have its launcher end the one that writes
+        raise Stopped(number)
+
+
+def _begin(also: Callable[[int], None] | None, worker: int) -> None:
+    leave_to_the_main_process(worker)
+    if also is not None:
+        also(worker)
+
+
+def _like(loader: DataLoader, batches: _NumberedEpoch) -> DataLoader:
+    """Return a loader with other batches, whose workers leave signals to this process."""
+    return DataLoader(
+        _DrawnByNumber(loader.dataset),
+        batch_sampler=batches,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=partial(_begin, loader.worker_init_fn),
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=torch.Generator(),  # the run's own is left alone
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )

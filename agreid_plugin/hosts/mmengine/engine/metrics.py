@@ -1,0 +1,199 @@
+"""Evaluation in mmengine: one pass over a test set's images, every protocol from it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from mmengine.dist import get_world_size, is_main_process
+from mmengine.evaluator import BaseMetric
+from mmengine.logging import MMLogger
+
+from agreid_plugin.data.bad_images import tell_bad_images
+from agreid_plugin.data.protocols import Protocol
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics
+from agreid_plugin.evaluation.collapse import collapse
+from agreid_plugin.evaluation.distances import MEMORY
+from agreid_plugin.evaluation.distances import METRICS as DISTANCES
+from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
+from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.type_checks import require_kinds
+from agreid_plugin.hosts.mmengine.registry import METRICS
+
+SELECTS = "metric"
+"""The number that selects the best model, where one may; see `TestSet.selecting`."""
+Collected = tuple[list[str | int], np.ndarray, list[str]]
+"""Keys and features of a process, and the images that it could not read."""
+
+
+@METRICS.register_module()
+@checked()
+class MultiProtocolMetric(BaseMetric):
+    """Collects features from all processes and computes every protocol of a test set from them.
+
+    Each image counts once, by its path, however many processes there are and whatever a sampler fills up with. What is
+    evaluated is the dataset's `metainfo["test_set"]`; numbers are called `CARGO/A2G/mAP`.
+
+    Attributes:
+        views: where the model has the views of test images from, `given` or `predicted`; empty if it uses none.
+        features: the features of the last pass, on the main process.
+        metrics: the numbers of the last pass, on the main process.
+        unreadable: the images of the last pass that could not be read, on the main process.
+
+    Args:
+        metric: `cosine` or `euclidean`.
+        rerank: arguments of `Reranking`, `dict()` for its own; no re-ranking without.
+        expansion: arguments of `Expansion`, `dict()` for its own; no query expansion without.
+        memory: megabytes to use on top of the features.
+        roc: true positive rates at small false positive rates, too.
+    """
+
+    def __init__(
+        self,
+        metric: str = "cosine",
+        rerank: Mapping[str, Any] | None = None,
+        expansion: Mapping[str, Any] | None = None,
+        memory: float = MEMORY,
+        roc: bool = False,
+    ):
+        super().__init__(prefix="unused")  # without any the host warns; names begin with the dataset's here
+        self.prefix = None
+        if metric not in DISTANCES:
+            raise unknown("metric", metric, DISTANCES)
+        if not memory > 0:
+            raise InputError(f"memory={memory!r} should be megabytes, more than 0")
+        self.comparison = Comparison(
+            metric, _options("rerank", Reranking, rerank), _options("expansion", Expansion, expansion), memory
+        )
+        self.roc, self.views = roc, ""
+        self.features: FeatureSet | None = None
+        self.metrics: list[Metrics] = []
+        self.unreadable: set[str] = set()
+        self._group: weakref.ref[dist.ProcessGroup] | None = None
+
+    @property
+    def test_set(self) -> TestSet:
+        """What is evaluated."""
+        return self._dataset_meta["test_set"]
+
+    @property
+    def dataset_meta(self) -> Mapping[str, Any] | None:
+        """The dataset's metainfo."""
+        return self._dataset_meta
+
+    @dataset_meta.setter
+    def dataset_meta(self, meta: Mapping[str, Any] | None) -> None:
+        """Take a dataset's metainfo, and refuse one that cannot be evaluated before any inference."""
+        if not isinstance((meta or {}).get("test_set"), TestSet):
+            raise InputError("MultiProtocolMetric: the dataset has no test_set; use agreid_plugin.ReIDDataset to test")
+        for protocol in meta["test_set"].protocols.values():
+            self.comparison.check(protocol)
+        self._dataset_meta = meta
+
+    def names(self) -> list[str]:
+        """Return what numbers an evaluation will give, those of `roc` left out."""
+        protocols = self.test_set.protocols.values()
+        selecting = [SELECTS] if self.test_set.selects_by else []
+        return [f"{protocol}/{number}" for protocol in protocols for number in NUMBERS] + selecting
+
+    def process(self, data_batch: Any, data_samples: Sequence[Mapping[str, Any]]) -> None:  # noqa: ARG002
+        """Keep a batch's features by image, or by the number of the caption."""
+        for sample in data_samples:
+            if sample.get("feature") is None:
+                raise InputError("MultiProtocolMetric: a data sample has no `feature`, which mode='predict' should set")
+            number = sample.get("caption_number")
+            key = sample["img_path"] if number is None else int(number)
+            self.results.append((key, sample["feature"].detach().float().cpu().numpy()))
+
+    def evaluate(self, size: int) -> dict[str, float]:  # noqa: ARG002
+        """Return the numbers, the same on every process; `size` is not needed to tell images from repetitions."""
+        group = self._cpu_group() if get_world_size() > 1 else None
+        bad_images = self._dataset_meta.get("bad_images")
+        parts = _gather((*_packed(self.results), bad_images.paths() if bad_images else []), group)
+        self.results.clear()
+        told = [self._computed(parts)] if is_main_process() else [None]
+        if group is not None:
+            dist.broadcast_object_list(told, src=0, group=group)
+        (numbers,) = told
+        if isinstance(numbers, str):  # on every process, or the others would wait for the main one
+            raise InputError(numbers)
+        return numbers
+
+    def tell_unreadable(self, folder: str) -> None:
+        """List the images of the last pass that could not be read in a run's folder, if there were any."""
+        of = f"{self.test_set.dataset.name} test"
+        tell_bad_images(folder, self.unreadable, of, MMLogger.get_current_instance())
+
+    def compute_metrics(self, results: Sequence[tuple[str | int, np.ndarray]]) -> dict[str, float]:
+        """Return the numbers from features by image or caption; images may come more than once."""
+        self.features = self.test_set.feature_set(dict(results), self.views, self.unreadable)
+        alike = collapse(self.features.images[0])
+        if alike:
+            told = f"{self.test_set.dataset.name}: {alike}; the model tells nobody apart"
+            MMLogger.get_current_instance().warning(told)
+        protocols = self.test_set.protocols.values()
+        self.metrics = self.comparison.compute(self.features, protocols)
+        numbers = {f"{entry.protocol}/{name}": entry[name] for entry in self.metrics for name in NUMBERS}
+        if self.roc:
+            for protocol in protocols:
+                numbers |= self._true_positive_rates(protocol)
+        selecting = self.test_set.selecting(self.metrics)
+        if selecting is not None:
+            numbers[SELECTS] = selecting
+        return numbers
+
+    def _computed(self, parts: Sequence[Collected]) -> dict[str, float] | str:
+        """Return the numbers, or in words what is wrong with the parts."""
+        try:
+            self.unreadable = {path for *_, paths in parts for path in paths}
+            return self.compute_metrics([pair for keys, values, _ in parts for pair in zip(keys, values, strict=True)])
+        except InputError as error:
+            return str(error)
+
+    def _true_positive_rates(self, protocol: Protocol) -> dict[str, float]:
+        try:
+            found = self.comparison.thresholds(self.features, protocol)
+        except InputError as error:  # too few pairs for a rate are no reason to end a training
+            MMLogger.get_current_instance().warning(str(error))  # of equal words, "%s", it would show the first alone
+            return {}
+        return {f"{protocol}/{name}": rate for name, rate in found.true_positive_rates().items()}
+
+    def _cpu_group(self) -> dist.ProcessGroup:
+        """Return processes to exchange features of any size with, in memory and not through files.
+
+        torch keeps them, and nobody else may: gloo can abort a process at whose exit a group is still there.
+        """
+        if dist.get_backend() == "gloo":
+            return dist.group.WORLD
+        if self._group is None or self._group() is None:
+            self._group = weakref.ref(dist.new_group(backend="gloo"))
+        return self._group()
+
+
+def _options(name: str, kind: type, given: Mapping[str, Any] | None) -> Any:
+    if given is None:
+        return None
+    wrong = next((key for key in given if key not in kind.__dataclass_fields__), None)
+    if wrong is not None:
+        raise unknown(f"MultiProtocolMetric: {name}", wrong, kind.__dataclass_fields__)
+    require_kinds(f"MultiProtocolMetric: {name}", kind, given)
+    return kind(**given)
+
+
+def _packed(results: Sequence[tuple[str | int, np.ndarray]]) -> tuple[list[str | int], np.ndarray]:
+    """Return the keys, and the features as one array, which travels faster than many."""
+    return [key for key, _ in results], np.stack([feature for _, feature in results]) if results else np.empty((0, 0))
+
+
+def _gather(part: Collected, group: dist.ProcessGroup | None) -> list[Collected]:
+    """Return the parts of all processes on the main one, nothing of use on the others."""
+    if group is None:
+        return [part]
+    parts = [None] * get_world_size() if is_main_process() else None
+    dist.gather_object(part, parts, dst=0, group=group)
+    return parts or []

@@ -1,0 +1,113 @@
+"""Models of the host as makers of features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.dataset import Compose
+from mmengine.device import get_device
+from mmengine.registry import MODELS, DefaultScope
+from PIL import Image
+from torch import Tensor
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, require_model, type_name
+from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
+from agreid_plugin.hosts.mmengine.config.resolve import without_pretrained
+from agreid_plugin.hosts.mmengine.data.transforms import ReadImage
+from agreid_plugin.hosts.mmengine.engine.run_card import plain
+from agreid_plugin.hosts.mmengine.models.base import ReIDModel
+from agreid_plugin.inference.encoder import Encoder, Settings, maker_of
+from agreid_plugin.inference.weights import load_weights, require_weights
+from agreid_plugin.types import Batch
+
+BATCH = 64  # images, where the configuration has no loader that says it
+
+
+class HostEncoder(Encoder):
+    """A model of ours in the host.
+
+    Args:
+        model: the model.
+        settings: how it is run.
+        left_out: names of its tensors that the weight file has nothing for.
+    """
+
+    def __init__(self, model: ReIDModel, settings: Settings, left_out: Sequence[str]):
+        super().__init__(settings, model.method, left_out)
+        self.model = model.to(settings.device).eval()
+
+    def _infer(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        sentences = batch.images is None
+        outputs = self.method((batch if sentences else self._normalized(batch)).only(self.method.inference_inputs))
+        return self.method.embed(outputs), None if sentences else self.method.told_views(outputs)
+
+    def _normalized(self, batch: Batch) -> Batch:
+        return batch.with_(images=self.model.data_preprocessor({"inputs": batch.images})["inputs"])
+
+
+class Pipeline:
+    """The transforms of a test image, behind its reading.
+
+    Args:
+        steps: their configurations, the first of which reads the image.
+    """
+
+    def __init__(self, steps: Sequence[Mapping[str, Any]]):
+        if not steps or type_name(steps[0]) != ReadImage.__name__:
+            first = type_name(steps[0]) if steps else "nothing"
+            raise InputError(f"the test pipeline begins with {first}, not with agreid_plugin.ReadImage: let it")
+        self._rest = Compose(list(steps[1:]))
+
+    def __call__(self, picture: Image.Image) -> Tensor:
+        """Return the pixels of a picture: (3, H, W), from 0 to 255."""
+        image = np.array(picture)
+        shape = image.shape[:2]
+        return self._rest({"img": image, "img_path": "", "img_shape": shape, "ori_shape": shape})["inputs"]
+
+
+def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str], device: str | None) -> Encoder:
+    """Build the model of a configuration with the weights of its checkpoint; see `hosts.encoder.load_encoder`."""
+    cfg = load_config(config, overrides)
+    weights = weights or cfg.get("load_from")
+    require_weights(weights)
+    require_model(cfg)
+    cfg.model = without_pretrained(cfg.model)  # the checkpoint has it all
+    steps, batch = _test_images(cfg, config)
+    scope = cfg.get("default_scope")
+    with said_plainly(), DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
+        model, transform = MODELS.build(cfg.model), Pipeline(steps)
+    if not isinstance(model, ReIDModel):
+        raise InputError(f"{config}: {type(model).__name__} is no model of agreid_plugin, which alone makes features")
+    settings = Settings(
+        name=type(model).__name__,
+        maker=maker_of([plain(cfg.model), plain(steps)], weights),
+        transform=transform,
+        device=torch.device(device or get_device()),
+        batch_size=batch,
+        view_key="model.view",
+    )
+    return HostEncoder(model, settings, load_weights(model, weights))
+
+
+def build(config: str | Path, overrides: Sequence[str]) -> ReIDModel:
+    """Build the model of a configuration without any weights; see `hosts.encoder.load_untrained`."""
+    cfg = load_config(config, overrides)
+    scope = cfg.get("default_scope")
+    with said_plainly(), DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
+        return MODELS.build(without_pretrained(cfg.model))
+
+
+def _test_images(cfg: Config, config: str | Path) -> tuple[Sequence[Mapping[str, Any]], int]:
+    """Return the transforms of test images, and how many go through the model together."""
+    loader = cfg.get("test_dataloader") or {}
+    steps = next((part["pipeline"] for _, part in each_dict(loader) if "pipeline" in part), None)
+    if steps is None:
+        raise InputError(f"{config} has no test_dataloader with a pipeline, which says what is done to test images")
+    return steps, loader.get("batch_size") or BATCH

@@ -1,0 +1,1 @@
+"""Models, heads and losses in mmengine's registries."""

@@ -1,0 +1,158 @@
+"""Our backbones in the host's registry: for our own models, and for mmpretrain's classifiers and retrievers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mmengine.logging import print_log
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError, said_of
+from agreid_plugin.hosts.mmengine.config.arguments import checked, require_arguments
+from agreid_plugin.hosts.mmengine.models.build import Config, build
+from agreid_plugin.hosts.mmengine.models.clip import build_towers
+from agreid_plugin.hosts.mmengine.registry import MODELS
+from agreid_plugin.inference.features import feature_of
+from agreid_plugin.methods import visa
+from agreid_plugin.nn.view_token_vit import DecoupledEncoder, PlainEncoder
+from agreid_plugin.nn.vit import VisionTransformer, build_vit
+from agreid_plugin.nn.vit_weights import load_pretrained
+
+VIT_ARGUMENTS = ("image_size", "patch_size", "stride", "width", "depth", "heads", "mlp_ratio", "qkv_bias", "drop_path")
+
+MODELS.register_module(module=VisionTransformer)
+
+
+class HostBackbone(BaseModule):
+    """A backbone of ours as mmpretrain calls one: images in, a tuple of one feature an image out.
+
+    Our own models take `core`, which gives more.
+
+    Attributes:
+        core: the network.
+        out_channels: width of the feature.
+    """
+
+    def __init__(self, core: nn.Module, out_channels: int, init_cfg: Config | None = None):
+        super().__init__(init_cfg)
+        self.core, self.out_channels = core, out_channels
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        """Return the features that a head goes on with: (B, 3, rows, cols) -> ((B, D),)."""
+        return (feature_of(self.core(images)),)
+
+
+@MODELS.register_module()
+@checked()
+class ViTBackbone(HostBackbone):
+    """A ViT whose class token is the feature.
+
+    Args:
+        vit: arguments of the transformer; see `make_vit`.
+        init_cfg: mmengine's initialization.
+    """
+
+    def __init__(self, vit: Config | None = None, init_cfg: Config | None = None):
+        core = PlainEncoder(make_vit(vit, extra_tokens=0))
+        super().__init__(core, core.width, init_cfg)
+
+
+@MODELS.register_module()
+@checked()
+class VDTBackbone(HostBackbone):
+    """VDT's backbone; the feature is the class token less the view token.
+
+    Args:
+        vit: arguments of the transformer; see `make_vit`.
+        init_cfg: mmengine's initialization.
+    """
+
+    def __init__(self, vit: Config | None = None, init_cfg: Config | None = None):
+        core = DecoupledEncoder(make_vit(vit, extra_tokens=1))
+        super().__init__(core, core.width, init_cfg)
+
+
+@MODELS.register_module()
+@checked(visa.build_backbone, given=("vit", "vab"))
+class ViSABackbone(HostBackbone):
+    """ViSA's backbone. Only model ViSA gives it the views it needs, if `vab` or `etgm` is on.
+
+    Args:
+        vit: arguments of the transformer; see `make_vit`.
+        vab: view tokens, for which the transformer has one more place.
+        init_cfg: mmengine's initialization.
+        options: further arguments of `agreid_plugin.methods.visa.build_backbone`, as `experts`.
+    """
+
+    def __init__(self, vit: Config | None = None, vab: bool = True, init_cfg: Config | None = None, **options: Any):
+        with said_of(type(self).__name__):
+            core = visa.build_backbone(make_vit(vit, extra_tokens=int(vab)), vab=vab, **options)
+        super().__init__(core, core.width * (1 if core.fusion is None else 2), init_cfg)
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        """Return the features that a head goes on with: (B, 3, rows, cols) -> ((B, D),)."""
+        if self.core.needs_views:
+            raise InputError(
+                "ViSABackbone needs the view of each image, which only agreid_plugin.ViSA gives it: use that model, or "
+                "vab=False and etgm=False"
+            )
+        return super().forward(images)
+
+
+@MODELS.register_module()
+@checked()
+class CLIPBackbone(HostBackbone):
+    """CLIP's image tower; the feature is the class token after the final norm, not projected.
+
+    Args:
+        clip: arguments of the towers; see `build_towers`.
+        init_cfg: mmengine's initialization.
+    """
+
+    def __init__(self, clip: Config | None = None, init_cfg: Config | None = None):
+        core = build_towers(clip, text=False).image
+        core.visual.proj.requires_grad_(False)
+        super().__init__(core, core.width, init_cfg)
+
+
+def make_vit(config: Config | None, extra_tokens: int) -> nn.Module:
+    """Build a ViT with room for tokens of a method's own.
+
+    Args:
+        config: `size` (tiny, small, base), `pretrained` (a file of weights), and arguments of `VisionTransformer`,
+            which go before those of the size; a `type` names another transformer than ours.
+        extra_tokens: how many tokens.
+    """
+    config = dict(config or {})
+    if "type" in config:
+        return build("vit", config, extra_tokens=extra_tokens)
+    with said_of("vit"):
+        require_arguments(
+            "vit", _make_vit, config, passed=(*VIT_ARGUMENTS, "checkpointing"), own=("size", "pretrained")
+        )
+        return _make_vit(**config, extra_tokens=extra_tokens)
+
+
+def _make_vit(size: str = "base", pretrained: str | None = None, **arguments: Any) -> VisionTransformer:
+    vit = build_vit(size, **arguments)
+    if pretrained:
+        print_log(f"pretrained ViT: {load_pretrained(vit, pretrained)}", logger="current")
+    return vit
+
+
+def core_of(model: str, config: Config | HostBackbone, kind: type[nn.Module], suitable: Sequence[str]) -> nn.Module:
+    """Build a backbone and return its core, which must be of a kind.
+
+    Args:
+        model: what asks for it.
+        config: the backbone.
+        kind: the kind of the core.
+        suitable: types of backbones that have such a core.
+    """
+    backbone = build("backbone", config)
+    if isinstance(backbone, HostBackbone) and isinstance(backbone.core, kind):
+        return backbone.core
+    what = config["type"] if isinstance(config, dict) else type(backbone).__name__
+    raise InputError(f"backbone {what} does not suit {model}: use {' or '.join(suitable)}")

@@ -1,0 +1,126 @@
+"""What makes a method a model of the host: `loss`, `predict` and `tensor` around a `ReIDMethod`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from mmengine.model import BaseModel, BaseModule
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts.mmengine.data.batch_conversion import is_sentence, to_batch
+from agreid_plugin.hosts.mmengine.engine.weights import to_own_names
+from agreid_plugin.hosts.mmengine.models.build import Config, build
+from agreid_plugin.types import Batch, ReIDMethod
+
+MODES = ("loss", "predict", "tensor")
+PREPROCESSOR = {"type": "agreid_plugin.ReIDPreprocessor"}
+
+
+class ReIDModel(BaseModel):
+    """A method as a model of the host.
+
+    Args:
+        method: the method.
+        data_preprocessor: stacks and normalizes images; `ReIDPreprocessor` without one.
+        init_cfg: mmengine's initialization.
+    """
+
+    def __init__(self, method: ReIDMethod, data_preprocessor: Config | None = None, init_cfg: Config | None = None):
+        preprocessor = build("data_preprocessor", PREPROCESSOR if data_preprocessor is None else data_preprocessor)
+        super().__init__(preprocessor, init_cfg)
+        self.method = method
+
+    def forward(
+        self,
+        inputs: Tensor | None,
+        data_samples: Sequence[BaseDataElement] | None = None,
+        mode: str = "tensor",
+    ) -> dict[str, Tensor] | list[BaseDataElement] | Tensor:
+        """Return losses, the samples with their `feature`, or features: (B, D).
+
+        Args:
+            inputs: images as the data preprocessor gives them, (B, 3, rows, cols); None for sentences alone.
+            data_samples: what is known of each image; sentences, which have none, may stand among them.
+            mode: `loss`, `predict` or `tensor`.
+        """
+        if mode not in MODES:
+            raise unknown("mode", mode, MODES)
+        if mode == "loss":
+            return self.loss(inputs, data_samples or ())
+        features = self.features(inputs, data_samples or ())
+        return features if mode == "tensor" else self._told(features, data_samples)
+
+    def loss(self, images: Tensor, samples: Sequence[BaseDataElement]) -> dict[str, Tensor]:
+        """Return the terms to minimize, `loss_*`, and how often the model is right, `*_accuracy`."""
+        batch = self.training_batch(images, samples)
+        outputs = self.method(batch)
+        return self.method.losses(outputs, batch) | self.accuracies(outputs, batch)
+
+    def features(self, images: Tensor | None, samples: Sequence[BaseDataElement]) -> Tensor:
+        """Return one feature a sample, made of no more than the method may see of it: (B, D)."""
+        texts = [place for place, sample in enumerate(samples) if is_sentence(sample)]
+        shown = [place for place, sample in enumerate(samples) if not is_sentence(sample)]
+        if texts and "tokens" not in self.method.inference_inputs:
+            raise InputError(f"{type(self).__name__} reads no sentences: test it with protocols of images alone")
+        if images is None and not texts:
+            raise InputError("there is neither an image nor a sentence to make a feature of")
+        found = []
+        if images is not None:
+            found.append(self._embedded(to_batch(images, [samples[place] for place in shown]).with_(tokens=None)))
+        if texts:
+            found.append(self._embedded(to_batch(None, [samples[place] for place in texts])))
+        return torch.cat(found)[torch.tensor([*shown, *texts]).argsort()] if len(found) > 1 else found[0]
+
+    def training_batch(self, images: Tensor | None, samples: Sequence[BaseDataElement]) -> Batch:
+        """Return images with what their samples tell, which must be all that the method learns from."""
+        batch = to_batch(images, samples)
+        for name in sorted(self.method.training_inputs):
+            if getattr(batch, name) is None:
+                raise InputError(
+                    f"{type(self).__name__} learns from {name}, but the data loader gives none: see the training set "
+                    "and its pipeline"
+                )
+        return batch
+
+    def accuracies(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """Return how often the identity is right, for the log."""
+        return accuracy("cls_accuracy", outputs.identity.logits, batch.pids)
+
+    def init_weights(self) -> None:
+        """Initialize what other toolboxes made as they say; mmengine's own way stops at modules that are not its."""
+        super().init_weights()
+        for module in _outermost(self.method):
+            module.init_weights()
+
+    def _embedded(self, batch: Batch) -> Tensor:
+        return self.method.embed(self.method(batch.only(self.method.inference_inputs)))
+
+    @staticmethod
+    def _told(features: Tensor, samples: Sequence[BaseDataElement] | None) -> list[BaseDataElement]:
+        if samples is None:
+            samples = [BaseDataElement() for _ in features]
+        for sample, feature in zip(samples, features.float(), strict=True):
+            sample.set_data({"feature": feature})
+        return list(samples)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        to_own_names(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def accuracy(name: str, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return by this name how often the largest logit is the label's, from 0 to 1: (B, C), (B,) -> ()."""
+    return {name: (logits.detach().argmax(dim=1) == labels).float().mean()}
+
+
+def _outermost(module: nn.Module) -> Iterator[BaseModule]:
+    """Yield mmengine's modules that are in no other of its modules."""
+    for child in module.children():
+        if isinstance(child, BaseModule):
+            yield child
+        else:
+            yield from _outermost(child)

@@ -1,0 +1,118 @@
+"""SVPR-ReID and TAG-CLIP as models of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+
+from agreid_plugin.errors import said_of
+from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.models.base import ReIDModel, accuracy
+from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives, head_maker, schema_of
+from agreid_plugin.hosts.mmengine.models.clip import build_towers
+from agreid_plugin.hosts.mmengine.registry import MODELS
+from agreid_plugin.methods import svpr, tag_clip
+from agreid_plugin.methods.tag_clip import TAGCLIPOutputs
+from agreid_plugin.nn.size_checks import whole
+from agreid_plugin.types import Batch, HeadOutputs
+
+
+@MODELS.register_module()
+@checked(svpr.SVPR, given=("image", "text", "identities", "schema", "make_head", "objectives"))
+class SVPR(ReIDModel):
+    """SVPR-ReID.
+
+    Args:
+        num_ids: identities in the training set.
+        clip: arguments of the towers; see `build_towers`.
+        attributes: what is learned of attributes, None for nothing; see `schema_of`.
+        head: of identities and of views, `BNNeck` without one; width and classes are filled in.
+        objectives: name -> loss of a head of identities; the method's own without any.
+        cache_text: compute a sentence once at test time, not with every batch.
+        data_preprocessor: see `ReIDModel`.
+        init_cfg: mmengine's initialization.
+        options: further arguments of `agreid_plugin.methods.svpr.SVPR`, as `variant` and `view`.
+    """
+
+    def __init__(
+        self,
+        num_ids: int,
+        clip: Config,
+        attributes: Sequence[Any] | Config | None = None,
+        head: Config | None = None,
+        objectives: Mapping[str, Config] | None = None,
+        cache_text: bool = True,
+        data_preprocessor: Config | None = None,
+        init_cfg: Config | None = None,
+        **options: Any,
+    ):
+        with said_of("SVPR"):
+            towers, schema = build_towers(clip), schema_of(attributes)
+            further = {"make_head": head_maker(head), "objectives": build_objectives(objectives)}
+            method = svpr.SVPR(towers.image, towers.text, whole("num_ids", num_ids), schema, **further, **options)
+        method.cache_text = cache_text
+        super().__init__(method, data_preprocessor, init_cfg)
+
+
+@MODELS.register_module()
+@checked(tag_clip.TAGCLIP, given=("clip", "identities"))
+class TAGCLIP(ReIDModel):
+    """TAG-CLIP, and TBPS-CLIP as the part of it that others lack.
+
+    With one identity, as for a test alone, it has no classifier, which no test feature needs.
+
+    Args:
+        num_ids: identities in the training set.
+        clip: arguments of the towers; see `build_towers`.
+        objectives: name -> further losses, computed on the images' global features.
+        chunk: pairs of a process that are encoded at once, with the gradients of its whole batch: less memory, more
+            time; 0 for all. See `agreid_plugin.nn.gradient_cache`.
+        freeze_patches: leave the embedding of patches as it was pretrained.
+        id_loss: L_id.
+        gather: compare with the pairs of all processes.
+        data_preprocessor: see `ReIDModel`.
+        init_cfg: mmengine's initialization.
+        options: further arguments of `agreid_plugin.methods.tag_clip.TAGCLIP`, as `block` and `at`.
+    """
+
+    def __init__(
+        self,
+        num_ids: int,
+        clip: Config,
+        objectives: Mapping[str, Config] | None = None,
+        chunk: int = 0,
+        freeze_patches: bool = True,
+        id_loss: bool = True,
+        gather: bool = True,
+        data_preprocessor: Config | None = None,
+        init_cfg: Config | None = None,
+        **options: Any,
+    ):
+        with said_of("TAGCLIP"):
+            towers = build_towers(clip)
+            if freeze_patches:
+                towers.image.visual.conv1.requires_grad_(False)
+            learns = id_loss and whole("num_ids", num_ids) > 1
+            method = tag_clip.TAGCLIP(towers, num_ids, id_loss=learns, gather=gather, **options)
+            method.chunk = whole("chunk", chunk, least=0)
+            further = build_objectives(objectives)
+        super().__init__(method, data_preprocessor, init_cfg)
+        self.objectives = nn.ModuleDict() if further is None else further
+
+    def loss(self, images: Tensor, samples: Sequence[BaseDataElement]) -> dict[str, Tensor]:
+        """Return the terms to minimize, `loss_*`, and how often the model is right, `*_accuracy`."""
+        batch = self.training_batch(images, samples)
+        outputs = self.method(batch)
+        head = HeadOutputs(outputs.images.whole, outputs.images.embedding, outputs.image_logits)
+        further = {f"loss_{name}": objective(head, batch) for name, objective in self.objectives.items()}
+        return self.method.losses(outputs, batch) | further | self.accuracies(outputs, batch)
+
+    def accuracies(self, outputs: TAGCLIPOutputs, batch: Batch) -> dict[str, Tensor]:
+        """Return how often identities and views are right, where either is learned and known."""
+        found = {} if outputs.image_logits is None else accuracy("cls_accuracy", outputs.image_logits, batch.pids)
+        right = torch.tensor(torch.nan) if batch.views is None else outputs.view_accuracy(batch.views)
+        return found if right.isnan() else found | {"view_accuracy": right}

@@ -1,0 +1,132 @@
+"""A trained model written to a file for other runtimes, and held against the model before anybody sees it.
+
+Shapes: N images or sentences, D width.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from agreid_plugin.data.atomic_write import told_unwritten, whole_file
+from agreid_plugin.deploy import About, ExportedModel
+from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.inference.export.files import WRITERS, write_int8
+from agreid_plugin.inference.export.graph import Graph
+from agreid_plugin.inference.export.samples import Sample, pictures, sentences
+from agreid_plugin.inference.extractor import Extractor
+
+BATCHES = (1, 7)
+LEAST_COSINE = 0.9  # of int8's features with the model's: what is below is broken, not coarse
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be written.
+
+    Attributes:
+        path: the file.
+        format: one of `WRITERS`.
+        tower: `image` or `text`.
+        view: `given` or `predicted`.
+        int8: weights in 8 bits, of ONNX.
+        tolerance: largest difference of a feature's number from the model's.
+        images: a folder of images to compare on; AG-Synth's without one.
+    """
+
+    path: Path
+    format: str = "onnx"
+    tower: str = "image"
+    view: str = "given"
+    int8: bool = False
+    tolerance: float = 1e-4
+    images: Path | None = None
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files of an export: OpenVINO keeps weights in one of their own."""
+    return [path.with_suffix(".bin"), path] if path.suffix == ".xml" else [path]
+
+
+def check_wanted(wanted: Wanted, force: bool = False) -> None:
+    """Refuse what cannot be written, before a model is built."""
+    if wanted.format not in WRITERS:
+        raise unknown("--format", wanted.format, WRITERS)
+    ending = WRITERS[wanted.format][0]
+    if wanted.path.suffix != ending:
+        raise InputError(f"--out {wanted.path} should end with {ending}, which tells what it is")
+    if wanted.int8 and wanted.format != "onnx":
+        raise InputError(f"--int8 is for --format onnx, not for {wanted.format}")
+    if not 0 < wanted.tolerance < float("inf"):
+        raise InputError(f"--tolerance {wanted.tolerance} should be above 0")
+    for path in files_of(wanted.path):
+        if path.exists() and not force:
+            raise InputError(f"{path} exists: choose another --out, or replace it with --force")
+    if not wanted.path.parent.is_dir():
+        raise InputError(f"--out {wanted.path}: the folder {wanted.path.parent} does not exist")
+
+
+def export(extractor: Extractor, wanted: Wanted, tell: Tell) -> About:
+    """Write a model to a file and compare both on real inputs; the file is there only if they agree.
+
+    Args:
+        extractor: the model.
+        wanted: the file.
+        tell: what is called with a line about each comparison.
+
+    Raises:
+        InputError: they differ by more than the tolerance, or the model cannot be written so.
+    """
+    graph = Graph(extractor, wanted.tower, wanted.view)
+    sample = sentences(extractor) if wanted.tower == "text" else pictures(extractor, wanted.view, wanted.images)
+    with TemporaryDirectory() as folder:
+        made = Path(folder) / wanted.path.name
+        _write(graph, wanted.format, made)
+        _compare(made, sample, wanted.tolerance, tell)
+        if wanted.int8:
+            made = _quantized(made, graph.about, sample, tell)
+        for file, path in zip(files_of(made), files_of(wanted.path), strict=True):
+            with told_unwritten(path), whole_file(path) as draft:
+                shutil.copyfile(file, draft)
+    return ExportedModel(wanted.path).about
+
+
+def _write(graph: Graph, kind: str, path: Path) -> None:
+    try:
+        WRITERS[kind][1](graph, path)
+    except torch.onnx.OnnxExporterError as error:
+        raise InputError(f"{graph.about.method} cannot be written as {kind}: {first_line(error)}") from error
+
+
+def _compare(made: Path, sample: Sample, tolerance: float, tell: Tell) -> None:
+    """Refuse a file that differs; of raw features, which may be large, differences are relative to the largest."""
+    scale = max(1.0, float(np.abs(sample.features).max()))
+    for batch in BATCHES:
+        difference = float(np.abs(sample.run(ExportedModel(made, batch)) - sample.features).max()) / scale
+        tell(f"batch {batch}: largest difference {difference:.1e} on {len(sample.features)} {sample.kind}")
+        if not difference <= tolerance:
+            raise InputError(
+                f"the file differs from the model by {difference:.1e} at batch {batch}, more than --tolerance "
+                f"{tolerance:g}; it was not kept"
+            )
+
+
+def _quantized(full: Path, about: About, sample: Sample, tell: Tell) -> Path:
+    """Write the file in int8, and say what that saves and changes."""
+    small = full.with_name(f"int8-{full.name}")
+    write_int8(full, about, small)
+    pair = (sample.run(ExportedModel(small)), sample.features)
+    own, theirs = (each / np.linalg.norm(each, axis=1, keepdims=True).clip(min=1e-12) for each in pair)
+    cosines = (own * theirs).sum(axis=1)
+    share = small.stat().st_size / full.stat().st_size
+    tell(f"int8: {share:.0%} of the size; cosine with the model {cosines.mean():.4f}, least {cosines.min():.4f}")
+    if not cosines.mean() >= LEAST_COSINE:
+        raise InputError(f"int8 leaves features with a cosine of {cosines.mean():.2f} to the model's: leave --int8 out")
+    return small

@@ -1,0 +1,98 @@
+"""Graphs written as ONNX, TorchScript and OpenVINO, each with what it says of itself inside."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
+
+import torch
+
+from agreid_plugin.deploy.about import KEY, About
+from agreid_plugin.deploy.sessions import runtime_of
+from agreid_plugin.inference.export.graph import Graph
+
+OPSET = 17
+OUTPUT = "features"
+
+
+def write_onnx(graph: Graph, path: Path) -> None:
+    """Write ONNX; any number of images may go through it at once."""
+    runtime_of("onnx", "export")
+    names = graph.about.inputs
+    # The exporter by tracing is there in every torch since 2.4, and takes seconds where the other takes minutes.
+    by_tracing = {"dynamo": False} if "dynamo" in signature(torch.onnx.export).parameters else {}
+    with _traceable():
+        torch.onnx.export(
+            graph,
+            graph.example(),
+            str(path),
+            input_names=list(names),
+            output_names=[OUTPUT],
+            dynamic_axes={name: {0: "batch"} for name in (*names, OUTPUT)},
+            opset_version=OPSET,
+            **by_tracing,
+        )
+    _tell(path, graph.about)
+
+
+def write_torchscript(graph: Graph, path: Path) -> None:
+    """Write TorchScript."""
+    with _traceable():
+        traced = torch.jit.trace(graph, graph.example(), check_trace=False)
+        torch.jit.save(traced, str(path), _extra_files={f"{KEY}.json": graph.about.to_json()})
+
+
+def write_openvino(graph: Graph, path: Path) -> None:
+    """Write OpenVINO's pair of files, in float32; the one of the weights has to lie beside the other."""
+    openvino = runtime_of("openvino", "openvino")
+    between = path.with_suffix(".onnx")
+    write_onnx(graph, between)
+    model = openvino.convert_model(between)
+    model.set_rt_info(graph.about.to_json(), [KEY])
+    openvino.save_model(model, path, compress_to_fp16=False)
+
+
+def write_int8(full: Path, about: About, path: Path) -> None:
+    """Write an ONNX file with its weights in 8 bits; activations are quantized as they come."""
+    runtime_of("onnxruntime", "export")
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _traceable():
+        quantize_dynamic(full, path, op_types_to_quantize=["MatMul", "Gemm"], weight_type=QuantType.QInt8)
+    _tell(path, replace(about, precision="int8"))
+
+
+WRITERS: dict[str, tuple[str, Callable[[Graph, Path], None]]] = {
+    "onnx": (".onnx", write_onnx),
+    "torchscript": (".torchscript", write_torchscript),
+    "openvino": (".xml", write_openvino),
+}
+"""Format -> its ending, and what writes it."""
+
+
+def _tell(path: Path, about: About) -> None:
+    onnx = runtime_of("onnx", "export")
+    model = onnx.load(path)
+    del model.metadata_props[:]
+    model.metadata_props.add(key=KEY, value=about.to_json())
+    onnx.save(model, path)
+
+
+@contextmanager
+def _traceable() -> Iterator[None]:
+    """Run in plain operations alone, and keep silent about checks of shapes, which hold for every batch."""
+    fast, level = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
+    torch.backends.mha.set_fastpath_enabled(False)
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        logging.disable(level)

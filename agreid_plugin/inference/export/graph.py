@@ -1,0 +1,137 @@
+"""A trained model as a graph of fixed shape, with what comes before and behind it: what an exported file holds.
+
+Shapes: B images or sentences, H rows, W columns, L tokens, D width.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from agreid_plugin import __version__
+from agreid_plugin.data.datasets.custom_records import VIEW_WORDS
+from agreid_plugin.deploy.about import INTERPOLATIONS, About
+from agreid_plugin.deploy.model import resized
+from agreid_plugin.errors import InputError
+from agreid_plugin.inference.encoder import LABELS, Encoder
+from agreid_plugin.inference.extractor import Extractor
+from agreid_plugin.methods.svpr.text import TextSide
+from agreid_plugin.methods.svpr.traceable_text import FixedText
+from agreid_plugin.methods.tag_clip.literal import run_densely
+from agreid_plugin.nn.experts import TokenExperts
+from agreid_plugin.nn.traceable_experts import DenseTokenExperts, swap
+from agreid_plugin.types import Batch, platform_label
+
+TRACED = 3  # images in the batch that a graph is traced with: not 1, which broadcasts, nor the number of views
+
+
+class Graph(nn.Module):
+    """Raw inputs to features: the model of an encoder, which it copies, on the CPU and without branches.
+
+    Attributes:
+        about: what the file says of itself.
+
+    Args:
+        extractor: the model; features are of length 1 if its are.
+        tower: `image` or `text`.
+        view: `given` or `predicted`, of a method that needs views.
+    """
+
+    def __init__(self, extractor: Extractor, tower: str = "image", view: str = "given"):
+        super().__init__()
+        self._encoder = _fixed(extractor.encoder)
+        self.model, self._normalize = self._encoder.model, extractor.normalize
+        self._labels = _labels_of(self._encoder, view) if tower == "image" else ()
+        self._told = self._encoder.needs if tower == "image" and self._encoder.tells_views else frozenset()
+        self.about = _about(extractor, tower, self._labels)
+        self.eval()
+        with torch.no_grad():
+            self.about = replace(self.about, width=self(*self.example()).shape[1])
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return features: (B, 3, H, W) of 0 to 255 with views and platforms as far as they are inputs, or (B, L)."""
+        batch = Batch(**dict(zip(self.about.inputs, inputs, strict=True)))
+        if batch.images is not None:
+            batch = batch.with_(images=batch.images.float())
+        if self._told:
+            batch = self._encoder.labeled(batch, self._told)
+        features = self._encoder.features(batch)[0].float()
+        return F.normalize(features) if self._normalize else features
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Return inputs to trace the graph with."""
+        if self.about.tower == "text":
+            words = [self._encoder.tokenizer(words) for words in ("a man in red", "someone", "a woman with a bag")]
+            return (torch.stack(words),)
+        draw = torch.Generator().manual_seed(0)
+        images = torch.randint(256, (TRACED, 3, *self.about.size), generator=draw, dtype=torch.uint8)
+        return images, *(torch.arange(TRACED) % 2 for _ in self._labels)
+
+
+def _fixed(encoder: Encoder) -> Encoder:
+    """Return a copy of an encoder on the CPU that sends nothing here or there and looks no sentence up."""
+    encoder = deepcopy(encoder)
+    encoder.model.cpu().eval().requires_grad_(False)
+    swap(encoder.model, TokenExperts, DenseTokenExperts)
+    swap(encoder.model, TextSide, FixedText)
+    run_densely(encoder.model)
+    return encoder
+
+
+def _labels_of(encoder: Encoder, view: str) -> tuple[str, ...]:
+    """Return the labels of images that are inputs of the graph."""
+    if view == "given" or not encoder.needs:
+        return tuple(name for name in LABELS if name in encoder.needs)
+    if not encoder.tells_views:
+        raise InputError(
+            f"--view predicted: {encoder.settings.name} needs views, and its weights have no view predictor (released "
+            "files never had one); leave it out, and the file takes views as an input"
+        )
+    return ()
+
+
+def _about(extractor: Extractor, tower: str, labels: tuple[str, ...]) -> About:
+    encoder = extractor.encoder
+    common = {
+        "package": __version__,
+        "method": encoder.settings.name,
+        "maker": encoder.settings.maker,
+        "tower": tower,
+        "width": 0,  # the graph tells it
+        "normalized": extractor.normalize,
+    }
+    if tower == "text":
+        return About(**common, inputs=("tokens",), text_length=encoder.tokenizer.length)
+    size, interpolation = _resizing(encoder)
+    source = "" if encoder.method is None else encoder.method.view_source
+    return About(
+        **common,
+        inputs=("images", *labels),
+        views=("given" if labels else "predicted") if encoder.needs else source,
+        unknown_views=bool(labels) and encoder.tells_views,
+        labels={word: (int(view), platform_label(word)) for word, view in VIEW_WORDS.items()} if labels else {},
+        size=size,
+        interpolation=interpolation,
+    )
+
+
+def _resizing(encoder: Encoder) -> tuple[tuple[int, int], str]:
+    """Find out what test images go through: a size, and one of PIL's interpolations that brings them to it."""
+    noise = np.random.default_rng(0).integers(0, 256, (3, 97, 53, 3), dtype=np.uint8)
+    pictures = [Image.fromarray(each[:rows]) for each, rows in zip(noise, (97, 41, 13), strict=True)]
+    wanted = [encoder.settings.transform(picture).numpy() for picture in pictures]
+    rows, columns = wanted[0].shape[1:]
+    for name in INTERPOLATIONS:
+        made = [resized(picture, (rows, columns), name) for picture in pictures]
+        if all(np.array_equal(own, theirs) for own, theirs in zip(made, wanted, strict=True)):
+            return (rows, columns), name
+    raise InputError(
+        "test images go through more than a resizing to one size (INPUT of fast-reid, the pipeline of mmengine), which "
+        "an exported file cannot hold: leave cropping and the like out of the configuration"
+    )

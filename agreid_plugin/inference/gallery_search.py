@@ -1,0 +1,190 @@
+"""Searching in a gallery by images or sentences, with a model of either host.
+
+Shapes: Q queries, D width.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from agreid_plugin.data.bad_images import listed
+from agreid_plugin.data.datasets.files import existing, list_images
+from agreid_plugin.data.pictures import pictures
+from agreid_plugin.errors import InputError
+from agreid_plugin.inference.extractor import CUT_OUT, LIKE_FRAMES, Extractor, cleaned, format_frames
+from agreid_plugin.nn.clip import Tokenizer
+from agreid_plugin.retrieval.feature_cache import FeatureCache
+from agreid_plugin.retrieval.index import GalleryIndex, Where, answers, build_index, check_maker, open_index
+from agreid_plugin.retrieval.index.listing import BAD_NAMES, separate
+from agreid_plugin.retrieval.results import Answer
+from agreid_plugin.types import View, view_label
+
+ONE_TOKEN = 3  # start and end of a sentence stand around it
+TELLS_VIEWS = "ViSA or SVPR trained with this package, or TAGCLIP with MODEL.TAG_CLIP.BLOCK hr_moe and VIEW_LOSS True"
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Queries:
+    """What is looked for.
+
+    Attributes:
+        names: Q, in words or as paths of images.
+        vectors: (Q, D).
+        notes: Q, what should be known of each.
+        are_images: whether they are images.
+    """
+
+    names: Sequence[str]
+    vectors: np.ndarray
+    notes: Sequence[tuple[str, ...]]
+    are_images: bool = False
+
+
+def image_queries(extractor: Extractor, images: Sequence[str], view: str | None = None) -> Queries:
+    """Return images, files and those of folders, as queries; all of one view, if it is known.
+
+    Where the model goes by given views and none is, each query notes the view that it is taken for.
+    """
+    paths = [picture.path for picture in pictures([existing(image) for image in images])]
+    parts = list(extractor.stream(paths, view, skip_bad_images=True))
+    if bad := [path for part in parts for path in part.bad]:
+        raise InputError(f"{listed(bad)}: name other images to look for")
+    vectors = np.concatenate([part.features for part in parts])
+    method = extractor.encoder.method
+    guessed = view is None and method is not None and method.view_source == "given"
+    seen = [(path in part.frames, each) for part in parts for path, each in zip(part.paths, part.views, strict=True)]
+    notes = [tuple(_image_notes(frame, each if guessed else None)) for frame, each in seen]
+    return Queries(paths, vectors, notes, are_images=True)
+
+
+def _image_notes(is_frame: bool, guess: View | None) -> Iterator[str]:
+    """Say what keeps an image from being found, and which view it was taken for if the model goes by that."""
+    if is_frame:
+        yield f"the image is {LIKE_FRAMES}; {CUT_OUT}"
+    if guess is not None:
+        yield f"the image is taken for {guess.word}, which its feature depends on; --query-view gives its view"
+
+
+def text_queries(extractor: Extractor, sentences: Sequence[str]) -> Queries:
+    """Return sentences as queries."""
+    vectors, tokenize = extractor.texts(sentences), extractor.encoder.tokenizer
+    return Queries(sentences, vectors, [_notes(tokenize, cleaned(sentence)) for sentence in sentences])
+
+
+def search(index: GalleryIndex, queries: Queries, top: int, where: Where) -> list[Answer]:
+    """Answer queries with the images of an index that are most like them; without any hit where none may be found.
+
+    An answer notes where the query's file itself is among what was found.
+
+    Args:
+        index: where to search.
+        queries: what is looked for.
+        top: images of each answer.
+        where: the images to search in.
+    """
+    found = answers(index, queries.names, queries.vectors, top, where)
+    answered = [
+        replace(answer, notes=notes, is_image=queries.are_images)
+        for answer, notes in zip(found, queries.notes, strict=True)
+    ]
+    return [replace(answer, notes=(*answer.notes, *_note_itself(answer))) for answer in answered]
+
+
+def _note_itself(answer: Answer) -> Iterator[str]:
+    """Say where a query, which is in the gallery itself, is among what was found."""
+    query = os.path.realpath(answer.query)
+    for hit in answer.hits if answer.is_image else ():
+        if os.path.realpath(hit.path) == query:
+            yield f"rank {hit.rank} is the query's file itself, which is in the gallery"
+
+
+@contextmanager
+def opened(uri: str, extractor: Extractor, token: str, say: Tell) -> Iterator[GalleryIndex]:
+    """Open an index to search with a model, which has to be the one that made it."""
+    with open_index(uri, token=token) as index:
+        if index.info().maker:
+            check_maker(index.info(), extractor.maker)
+        else:
+            say(f"nobody knows what made the vectors of {uri}: results mean something if it was this model")
+        yield index
+
+
+@contextmanager
+def gallery_of(
+    extractor: Extractor, folder: str, cache: str | None, skip_bad_images: bool, say: Tell
+) -> Iterator[GalleryIndex]:
+    """Give an exact index of a folder's images, for as long as it is needed.
+
+    Args:
+        extractor: makes the features.
+        folder: the images, at any depth.
+        cache: the file that keeps the features of the images; see `FeatureCache`.
+        skip_bad_images: leave out images that cannot be read, instead of refusing them.
+        say: called with lines that somebody should read.
+    """
+    paths, bad = separate(((path, path) for path in _images(folder)), skip_bad_images)
+    if not paths:
+        raise InputError(f"{listed(bad, BAD_NAMES)}: no other image is in the gallery")
+    if bad:
+        say(f"left out: {listed(bad, BAD_NAMES)}")
+    store = FeatureCache(cache, extractor.maker if cache else "")
+    if store.outdated:
+        say(f"{cache} is of other weights or another configuration: made anew")
+    _fill(store, extractor, paths, skip_bad_images, say)
+    with TemporaryDirectory() as place:
+        build_index(Path(place) / "index", [store.chunk(paths)], kind="flat")
+        with open_index(Path(place) / "index") as index:
+            yield index
+
+
+def check_view_filter(extractor: Extractor) -> None:
+    """Refuse to keep images of one view that nobody can tell."""
+    if not extractor.encoder.tells_views:
+        raise InputError(f"--view needs a model that learned to tell views: {TELLS_VIEWS}")
+
+
+def _fill(store: FeatureCache, extractor: Extractor, paths: Sequence[str], skip_bad: bool, say: Tell) -> None:
+    """Make the features that are missing; what was made stays in the store in any case."""
+    bad, frames = [], []
+    missing = store.missing(paths)
+    try:
+        for part in extractor.stream(missing, skip_bad_images=skip_bad):
+            bad += part.bad
+            frames += part.frames
+            for path, feature, view in zip(part.paths, part.features, part.views, strict=True):
+                store.put(path, feature, view_label(view))
+    finally:
+        store.save()
+    if len(bad) == len(paths):
+        raise InputError(f"{listed(bad)}: no other image is in the gallery")
+    if bad:
+        say(f"left out: {listed(bad)}")
+    if frames:
+        say(format_frames(frames, len(paths)))
+
+
+def _images(folder: str) -> list[str]:
+    place = existing(folder)
+    paths = [str(path) for path in list_images(place)] if place.is_dir() else []
+    if not paths:
+        raise InputError(f"{place} {'has no images in it' if place.is_dir() else 'is no folder'}: name one of images")
+    return paths
+
+
+def _notes(tokenize: Tokenizer, sentence: str) -> tuple[str, ...]:
+    """Say what keeps a cleaned sentence from being understood."""
+    notes = []
+    if tokenize.is_long(sentence):
+        notes.append(f"the sentence has more than {tokenize.length} tokens: its end was not read")
+    words = [word for word in sentence.replace(",", " ").split() if len(word) > 1]
+    if not any(int((tokenize(word) != 0).sum()) == ONE_TOKEN for word in words):
+        notes.append("the sentence has no word that CLIP knows, which is trained on English: expect nothing of it")
+    return tuple(notes)

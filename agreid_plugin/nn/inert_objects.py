@@ -1,0 +1,144 @@
+"""Checkpoints read as tensors and plain values; what a host or numpy keeps between them is left out.
+
+mmengine keeps its message hub in every checkpoint that it writes: buffers of its own, numpy arrays, and methods by
+`getattr`. torch's reader of tensors and plain values refuses them. Here it finds an inert class in the place of each,
+so that nothing of the host or of numpy, and nothing that a file calls so, ever runs, and these are removed afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
+
+from agreid_plugin.nn.pickle_scan import names_asked_for
+
+_logger = logging.getLogger(__name__)
+
+PACKAGES = ("mmengine", "mmpretrain", "mmcv", "numpy", "agreid_plugin")
+"""Whose classes and functions are stood in for; those of others are refused."""
+NAMES = ("builtins.getattr", "_codecs.encode", "builtins.bytes")
+"""What else objects of these packages are made with: their methods, and the bytes of an array, also of an empty one."""
+MOST_NAMED = 3  # of what is left out
+METADATA = "_metadata"
+"""The only attribute that torch gives a dict: the versions of modules, of a state dict."""
+
+
+class StandIn:
+    """Takes everything it is given and does nothing with it."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        """Accept what the object would be made of."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Accept what the object would hold."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Accept an entry of what would be a dict."""
+
+
+def load_plain(path: str | Path, map_location: Any = "cpu") -> Any:
+    """Read a checkpoint as `torch.load(weights_only=True)` does, and leave out the objects of `PACKAGES`.
+
+    A list that holds one of them is left out with it. What is left out is logged.
+
+    Raises:
+        pickle.UnpicklingError: it holds objects of others, or is itself one of these.
+        ValueError: a part of it holds itself.
+    """
+    try:
+        with _allow():
+            content = torch.load(path, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError:
+        names = sorted(name for name in names_asked_for(path) if name.partition(".")[0] in PACKAGES or name in NAMES)
+        if not names:
+            raise
+        with _allow(*map(stand_in, names)):
+            content = torch.load(path, map_location=map_location, weights_only=True)
+    left_out: list[str] = []
+    if not _keep(content, "", left_out, {}):
+        raise pickle.UnpicklingError("it is neither a tensor nor a plain value")
+    if left_out:
+        _log(str(path), tuple(left_out))
+    return content
+
+
+def stand_in(name: str) -> type[StandIn]:
+    """Return a class that goes by a full name, which is how torch finds what is allowed."""
+    module, _, own = name.rpartition(".")
+    return type(own, (StandIn,), {"__module__": module})
+
+
+@contextmanager
+def _allow(*classes: type) -> Iterator[None]:
+    """Let torch's reader take these classes only, whatever another library has allowed, and afterwards what it did."""
+    before = get_safe_globals()
+    clear_safe_globals()
+    add_safe_globals(list(classes))
+    try:
+        yield
+    finally:
+        clear_safe_globals()
+        add_safe_globals(before)
+
+
+def _keep(value: Any, name: str, left_out: list[str], known: dict[int, bool | None]) -> bool:
+    """Tell whether a value is plain, after its dicts have lost what is not.
+
+    Args:
+        value: any part of a checkpoint.
+        name: its keys from the top, joined by dots.
+        left_out: is given the names of what was removed.
+        known: `id` -> the answer for each container, `None` while it is not found: parts may be shared.
+    """
+    if isinstance(value, StandIn) or (isinstance(value, type) and issubclass(value, StandIn)):
+        return False
+    if not isinstance(value, dict | list | tuple | set):
+        return True
+    if id(value) not in known:
+        known[id(value)] = None
+        if isinstance(value, dict):
+            for key in [key for key in getattr(value, "__dict__", ()) if key != METADATA]:
+                del value.__dict__[key]  # a file could so replace a method
+            for part in (value, getattr(value, "__dict__", {})):
+                _clean(part, name, left_out, known)
+            known[id(value)] = True
+        else:
+            found = [_keep(each, name, left_out, known) for each in value]
+            known[id(value)] = all(found)
+    kept = known[id(value)]
+    if kept is None:
+        raise ValueError(f"its part {name or 'all'} holds itself")
+    return kept
+
+
+def _clean(part: dict, name: str, left_out: list[str], known: dict[int, bool | None]) -> None:
+    for key in [*part]:
+        inner = _join(name, key)
+        if not (_keep(key, inner, left_out, known) and _keep(part[key], inner, left_out, known)):
+            del part[key]
+            left_out.append(inner)
+
+
+def _join(name: str, key: Any) -> str:
+    shown = repr(str(key)[:60])[1:-1]  # in one line
+    return f"{name}.{shown}" if name else shown
+
+
+@cache
+def _log(path: str, names: tuple[str, ...]) -> None:
+    """Log what is left out, once in a process: to resume, a file is read twice."""
+    more = len(names) - MOST_NAMED
+    _logger.info(
+        "%s: left out what is neither a tensor nor a plain value, a run resumed from it goes on without: %s%s",
+        path,
+        ", ".join(names[:MOST_NAMED]),
+        f" and {more} more" if more > 0 else "",
+    )

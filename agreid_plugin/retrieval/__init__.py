@@ -1,0 +1,1 @@
+"""Person search: gallery index, feature files, results. Knows no model."""

@@ -1,0 +1,120 @@
+"""Features of image files kept in one npz file, so that files which did not change need not be read again.
+
+The file holds plain arrays and JSON, nothing that runs code when it is read.
+
+Shapes: N images, D width.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agreid_plugin.data.atomic_write import told_unwritten, whole_file
+from agreid_plugin.data.datasets.arrays import read_arrays, told_in
+from agreid_plugin.data.datasets.files import shown
+from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.evaluation.validation import as_features
+from agreid_plugin.retrieval.index.entries import Entry, MadeChunk
+from agreid_plugin.types import UNKNOWN, view_of
+
+KIND = "agreid_plugin gallery features"
+Stamp = tuple[str, int, int]
+"""The full path of a file, its size, and when it was changed, in nanoseconds."""
+
+
+class FeatureCache:
+    """Features and views of image files, found again while model and file are the same.
+
+    Args:
+        path: the file to read, if it exists, and to `save` to; None keeps everything in memory.
+        maker: tells what makes the features: those of another maker are forgotten.
+
+    Attributes:
+        outdated: whether the file held features of another maker.
+
+    Raises:
+        InputError: the file is something else.
+    """
+
+    def __init__(self, path: str | Path | None, maker: str):
+        self.path, self.maker = None if path is None else Path(path), maker
+        self.outdated = False
+        self._stamps: dict[str, Stamp] = {}
+        self._known: dict[Stamp, tuple[np.ndarray, int]] = {}
+        self._changed = False
+        if self.path is not None and self.path.exists():
+            self._read(self.path)
+
+    def missing(self, paths: Iterable[str]) -> list[str]:
+        """Return the files that are not known as they are now."""
+        stamps = {path: stamp_of(path) for path in paths}  # before they are read: what changes then is read again
+        self._stamps.update(stamps)
+        return [path for path, stamp in stamps.items() if stamp not in self._known]
+
+    def put(self, path: str, feature: np.ndarray, view: int) -> None:
+        """Keep what was made of a file that `missing` named: (D,) and its view or `UNKNOWN`."""
+        self._known[self._stamps[path]] = feature, view
+        self._changed = True
+
+    def chunk(self, paths: Iterable[str]) -> MadeChunk:
+        """Return those of the files that are known, in this order."""
+        found = [path for path in paths if self._stamps[path] in self._known]
+        if not found:
+            raise InputError("no image is left to search in")
+        features, views = zip(*(self._known[self._stamps[path]] for path in found), strict=True)
+        seen = map(view_of, views)
+        return MadeChunk([Entry(path, view) for path, view in zip(found, seen, strict=True)], np.stack(features))
+
+    def save(self) -> None:
+        """Write the file, whole or not at all, if there is something new; files that no longer exist are forgotten."""
+        if self.path is None or not self._changed:
+            return
+        now = {stamp[0]: stamp for stamp in self._stamps.values()}
+        kept = [stamp for stamp in self._known if now.get(stamp[0], stamp) == stamp and os.path.exists(stamp[0])]
+        about = json.dumps({"kind": KIND, "maker": self.maker, "files": kept})
+        arrays: dict[str, Any] = {
+            "about": np.frombuffer(about.encode(), dtype=np.uint8),
+            "features": np.array([self._known[stamp][0] for stamp in kept], dtype=np.float32),
+            "views": np.array([self._known[stamp][1] for stamp in kept], dtype=np.int8),
+        }
+        with told_unwritten(self.path), whole_file(self.path) as draft, draft.open("wb") as file:
+            np.savez(file, **arrays)
+
+    def _read(self, path: Path) -> None:
+        try:
+            arrays = read_arrays(path, "a cache")
+            about = told_in(arrays["about"], path)
+            features, views = arrays["features"], arrays["views"].tolist()
+            features = as_features(features, "gallery").numpy() if len(features) else features
+            if about["kind"] != KIND:
+                raise ValueError(f"its kind is {about['kind']}")
+            stamps = [(str(name), int(size), int(time)) for name, size, time in about["files"]]
+            known = dict(zip(stamps, zip(features, map(int, views), strict=True), strict=True))
+            self.outdated = about["maker"] != self.maker
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"{path} is no cache of gallery features ({_reason(error, path)}): choose another name, or remove it"
+            ) from None
+        self._known = {} if self.outdated else known
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """Return what is wrong with a file, in a few words that do not name it again."""
+    if isinstance(error, KeyError):
+        return f"it has no {shown(str(error))}"
+    return shown(first_line(error).removeprefix(f"{path}: "))
+
+
+def stamp_of(path: str) -> Stamp:
+    """Return what tells a file from another of its name."""
+    try:
+        told = os.stat(path)
+    except OSError:  # a link to nowhere, perhaps; whoever reads it says so
+        return os.path.abspath(path), UNKNOWN, UNKNOWN
+    return os.path.abspath(path), told.st_size, told.st_mtime_ns

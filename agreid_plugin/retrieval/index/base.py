@@ -1,0 +1,205 @@
+"""One index of a gallery, whatever engine keeps it.
+
+Shapes: Q queries, D width.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from agreid_plugin.errors import InputError, require_known
+from agreid_plugin.evaluation.validation import FeatureArray, check_lengths
+from agreid_plugin.retrieval.index.entries import Chunk, MadeChunk, Match, unit_vectors
+from agreid_plugin.retrieval.index.filters import ANY, Where
+from agreid_plugin.retrieval.results import Answer, Hit
+
+VERSION = 1
+"""Of what the files of an index hold: one of another version is refused."""
+KINDS = ("flat", "ivf", "hnsw", "pq")
+TIE = 1e-6
+"""Cosines nearer than this count as equal: engines add in different orders."""
+MORE = 4  # times as many results are asked for when the last ones wanted are equal
+
+
+@dataclass(frozen=True)
+class Info:
+    """What an index is.
+
+    Attributes:
+        uri: where it is.
+        engine: `faiss`, `milvus-lite` or `milvus`.
+        kind: how it searches, one of `KINDS`; `flat` is exact.
+        images: how many it holds.
+        width: D.
+        maker: what made its vectors.
+        chunks: how many of them went in by `build`.
+        complete: False while a build is not finished.
+        removed: vectors of removed or replaced images that still lie on the disk.
+        effort: lists or graph candidates looked at for a query; 0 for `flat`.
+        recall: part of the true 10 best that are found, measured on held-out queries; None if never measured.
+        size: bytes on the disk; None when that is not ours to know.
+    """
+
+    uri: str
+    engine: str
+    kind: str
+    images: int
+    width: int
+    maker: str
+    chunks: int
+    complete: bool
+    removed: int = 0
+    effort: int = 0
+    recall: float | None = None
+    size: int | None = None
+
+
+class GalleryIndex(ABC):
+    """Vectors of a gallery's images and what is known of them, opened to search or to change.
+
+    Attributes:
+        uri: where it is.
+        width: D.
+    """
+
+    uri: str
+    width: int
+    _write = False
+    _about: dict[str, Any]  # what is known of the whole index
+
+    @property
+    def wanted(self) -> str | None:
+        """The kind that was asked for; None is chosen by size."""
+        return self._about["kind"]
+
+    @abstractmethod
+    def build(self, chunks: Iterable[Chunk]) -> None:
+        """Take in the chunks that are not in, and finish: an interrupted build goes on where it was."""
+
+    @abstractmethod
+    def add(self, chunks: Iterable[Chunk]) -> int:
+        """Take in images, each chunk in full or not at all; an image of a known path is replaced. Return how many."""
+
+    @abstractmethod
+    def info(self) -> Info:
+        """Tell what the index is."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Read everything and compare it with its checksums, however long that takes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let others have it."""
+
+    @abstractmethod
+    def _most(self) -> int:
+        """Return how many results a query may ask for."""
+
+    @abstractmethod
+    def _nearest(self, queries: np.ndarray, k: int, where: Where) -> list[list[Match]]:
+        """Return the best images of each query, best first: k of them, or all there are."""
+
+    @abstractmethod
+    def _remove(self, where: Where) -> int:
+        """Forget images."""
+
+    def remove(self, where: Where) -> int:
+        """Forget the images that meet the conditions, of which there has to be one. Return how many."""
+        self._require_writing()
+        if not where:
+            raise InputError(f"{self.uri}: removing needs a path or a filter; to remove everything, delete the index")
+        return self._remove(where)
+
+    def search(self, vectors: FeatureArray, k: int = 10, where: Where = ANY) -> list[list[Match]]:
+        """Return the k images most like each query, best first, or all where fewer meet the conditions.
+
+        Images of equal cosine (see `TIE`) come in the order of their paths.
+
+        Args:
+            vectors: (Q, D) of any length above 0.
+            k: images of each query.
+            where: the images to search in.
+        """
+        queries = unit_vectors(vectors, "query")
+        if queries.shape[1] != self.width:
+            raise InputError(f"query vectors are {queries.shape[1]} wide, those of {self.uri} {self.width}")
+        if k < 1:
+            raise InputError(f"k={k} should be 1 or more")
+        fetched, most = k + 1, self._most()
+        found = self._nearest(queries, min(fetched, most), where)
+        while fetched < most and (tied := [place for place, hits in enumerate(found) if _cut(hits, k, fetched)]):
+            fetched = min(fetched * MORE, most)
+            for place, hits in zip(tied, self._nearest(queries[tied], fetched, where), strict=True):
+                found[place] = hits
+        return [_ordered(hits)[:k] for hits in found]
+
+    def _made(self, chunk: Chunk) -> MadeChunk:
+        """Return a chunk with its vectors, which have to be as wide as the others."""
+        made = chunk.made()
+        if made.entries and made.vectors.shape[1] != self.width:
+            raise InputError(f"{made.entries[0].path}: vectors are {made.vectors.shape[1]} wide, not {self.width}")
+        return made
+
+    def _require_complete(self, complete: bool, building: bool) -> None:
+        if not complete and not building:
+            raise InputError(f"index {self.uri} is not finished: build it again, which goes on where it stopped")
+
+    def _require_writing(self) -> None:
+        if not self._write:
+            raise InputError(f"index {self.uri} is open to search alone: open it with write=True")
+
+    def __enter__(self) -> GalleryIndex:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def check_kind(kind: str | None) -> None:
+    """Refuse a kind that no engine has; None is one that is chosen by size."""
+    if kind is not None:
+        require_known("index kind", kind, KINDS)
+
+
+def answers(
+    index: GalleryIndex, queries: Sequence[str], vectors: FeatureArray, top: int, where: Where = ANY
+) -> list[Answer]:
+    """Answer queries, in words or paths of images, of which there are vectors, with the best images of an index."""
+    check_lengths("queries", len(queries), vectors=len(vectors))
+    found = zip(queries, index.search(vectors, top, where), strict=True)
+    return [Answer(query, tuple(_hits(matches))) for query, matches in found]
+
+
+def _hits(matches: Sequence[Match]) -> list[Hit]:
+    numbered = ((number, match.score, match.entry) for number, match in enumerate(matches, start=1))
+    return [
+        Hit(number, entry.path, score, entry.view, entry.camera, entry.pid, entry.time)
+        for number, score, entry in numbered
+    ]
+
+
+def _cut(hits: Sequence[Match], k: int, fetched: int) -> bool:
+    """Tell whether the k-th result is equal to the last one that was asked for, and so to others perhaps."""
+    scores = [hit.score for hit in hits[k - 1 :]]
+    return len(hits) == fetched and all(high - low < TIE for high, low in pairwise(scores))
+
+
+def _ordered(hits: Sequence[Match]) -> list[Match]:
+    """Return results with equal ones in the order of their paths, under the largest cosine of them."""
+    groups: list[list[Match]] = []
+    for last, hit in zip([None, *hits], hits, strict=False):
+        if last is not None and last.score - hit.score < TIE:
+            groups[-1].append(hit)
+        else:
+            groups.append([hit])
+    ordered = []
+    for group in groups:
+        ordered += [Match(group[0].score, hit.entry) for hit in sorted(group, key=lambda hit: hit.entry.path)]
+    return ordered

@@ -1,0 +1,177 @@
+"""What an index keeps of an image beside its vector, and how vectors come in.
+
+Shapes: N images, D width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.validation import FeatureArray, as_features, check_lengths
+from agreid_plugin.types import UNKNOWN, Record, View, view_label, view_of
+
+FIELDS = ("path", "view", "camera", "pid", "platform", "time", "tags")
+"""What is stored of an image, in this order."""
+LONGEST_PATH = 4096  # bytes; a Milvus field has to name its limit
+LARGEST = 2**31 - 1  # of a camera, so that every engine can hold it
+NAME = re.compile(r"\w[\w.-]*")
+CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # what no engine's language can quote
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An image of a gallery.
+
+    Attributes:
+        path: the image, and what an index knows it by: a second image of this path replaces the first.
+        view: aerial or ground, None when nobody knows.
+        camera: its number, `UNKNOWN` without one.
+        pid: the identity, `UNKNOWN` without one.
+        platform: what carries the camera, in lower case; empty when nobody knows.
+        time: when it was taken, in seconds since 1970 (UTC); None when nobody knows.
+        tags: name -> value, whatever else searches should ask for.
+    """
+
+    path: str
+    view: View | None = None
+    camera: int = UNKNOWN
+    pid: int = UNKNOWN
+    platform: str = ""
+    time: float | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_path(self.path)
+        _check_number(self, "camera", LARGEST)
+        _check_number(self, "pid", 2**63 - 1)
+        check_tags(self.tags, self.path)
+        if self.time is not None and not math.isfinite(self.time):
+            raise InputError(f"{self.path}: time {self.time} should be seconds since 1970, or None")
+        object.__setattr__(self, "time", None if self.time is None else float(self.time))
+        object.__setattr__(self, "platform", self.platform.lower())
+
+    @classmethod
+    def of(cls, record: Record, time: float | None = None) -> Entry:
+        """Return the entry of a dataset's record."""
+        known = {name: str(value) for name, value in record.tags.items()}
+        return cls(record.path, record.view, record.camera, record.pid, record.platform, time, known)
+
+    @property
+    def fields(self) -> tuple[str, int, int, int, str, float | None, str]:
+        """The plain values, as they are stored: in the order of `FIELDS`: view as a number, tags as JSON."""
+        view = view_label(self.view)
+        return self.path, view, self.camera, self.pid, self.platform, self.time, self.tags_text
+
+    @property
+    def tags_text(self) -> str:
+        """The tags as JSON, in order of their names."""
+        return json.dumps(dict(self.tags), sort_keys=True, ensure_ascii=False) if self.tags else "{}"
+
+    @classmethod
+    def from_fields(cls, values: Sequence[Any]) -> Entry:
+        """Return the entry of stored values."""
+        path, view, camera, pid, platform, time, tags = values
+        return cls(path, view_of(view), camera, pid, platform, time, json.loads(tags))
+
+
+@dataclass(frozen=True)
+class Match:
+    """An image that was found, and its cosine with the query."""
+
+    score: float
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Images that go into an index together, in full or not at all.
+
+    Attributes:
+        entries: N images.
+        vectors: (N, D) of them, of any length above 0, or what makes them: it is not called for a chunk that is in. It
+            may give a chunk instead, of those images that could be read and of what was found out about them.
+        key: tells the chunk from others when a build goes on; empty takes a digest of the entries.
+    """
+
+    entries: Sequence[Entry]
+    vectors: FeatureArray | Callable[[], FeatureArray | Chunk]
+    key: str = ""
+
+    @cached_property
+    def name(self) -> str:
+        """The key, or the digest that stands for it."""
+        if self.key:
+            return self.key
+        digest = hashlib.sha256()
+        for entry in self.entries:
+            digest.update(repr(entry.fields).encode())
+        return digest.hexdigest()
+
+    def made(self) -> MadeChunk:
+        """Return the chunk with its vectors of length 1, and of a path the last image alone."""
+        given = self.vectors() if callable(self.vectors) else self.vectors
+        if isinstance(given, Chunk):
+            return replace(given, key=self.name).made()
+        check_lengths("chunk", len(self.entries), vectors=len(given))
+        if not self.entries:
+            return MadeChunk((), np.empty((0, 0), dtype=np.float32), self.name)
+        vectors = unit_vectors(given, "gallery", [entry.path for entry in self.entries])
+        last = {entry.path: place for place, entry in enumerate(self.entries)}
+        if len(last) == len(self.entries):
+            return MadeChunk(self.entries, vectors, self.name)
+        places = sorted(last.values())
+        return MadeChunk([self.entries[place] for place in places], vectors[places], self.name)
+
+
+@dataclass(frozen=True)
+class MadeChunk(Chunk):
+    """A chunk whose vectors are there, as an array: (N, D)."""
+
+    vectors: np.ndarray
+
+
+def unit_vectors(vectors: FeatureArray, side: str, paths: Sequence[str] | None = None) -> np.ndarray:
+    """Return vectors scaled to length 1, whose inner products are cosines: (N, D) float32, a copy."""
+    array = as_features(vectors, side, paths).cpu().numpy()
+    lengths = np.linalg.norm(array, axis=1, keepdims=True)
+    (zeros,) = np.nonzero(lengths[:, 0] == 0)
+    if len(zeros):
+        name = f"row {zeros[0]}" if paths is None else paths[zeros[0]]
+        raise InputError(f"{len(zeros)} of {len(array)} {side} vectors have length 0 and no direction: {name}")
+    return np.ascontiguousarray(array / lengths)
+
+
+def check_tags(tags: Mapping[str, str], where: str) -> None:
+    """Refuse tags whose names cannot be asked for, or whose values are no text."""
+    for name, value in tags.items():
+        if not NAME.fullmatch(name):
+            raise InputError(f"{where}: tag {name!r} should be named with letters, digits, _, - or .")
+        if not isinstance(value, str) or CONTROL.search(value):
+            raise InputError(f"{where}: tag {name} is {value!r}, but should be text in one line")
+
+
+def can_be_kept(path: str) -> bool:
+    """Say whether every engine can keep an image by this path, which has to be text without control characters."""
+    return bool(path) and not CONTROL.search(path) and len(path.encode()) <= LONGEST_PATH
+
+
+def _check_path(path: str) -> None:
+    if not can_be_kept(path):
+        raise InputError(f"path {path[:80]!r} should have 1 to {LONGEST_PATH} bytes, none of them a control character")
+
+
+def _check_number(entry: Entry, name: str, largest: int) -> None:
+    value = getattr(entry, name)
+    if not isinstance(value, int | np.integer) or not UNKNOWN <= value <= largest:
+        raise InputError(f"{entry.path}: {name} {value!r} should be a number from 0 to {largest}, or {UNKNOWN}")
+    object.__setattr__(entry, name, int(value))

@@ -1,0 +1,298 @@
+"""The embedded engine: an index in a folder of this machine, searched by faiss.
+
+The folder has `gallery.sqlite` (what is known of the images, and what the other files should be), `vectors-N.f32` (the
+vectors, appended chunk by chunk) and, unless the kind is flat, `structure-N.faiss` with what makes search fast. What
+is added lies behind the structure and is searched exactly, until it is worth to take it in. Removed images are
+no longer found at once; their vectors stay in the files until `compact`, which happens by itself when there are many.
+
+Any thread may use an opened index. What is in memory of it changes in transactions of the table, of which there is
+one at a time; vectors are compared outside of them, so that searches run side by side and no writer waits for one.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.errors import InputError
+from agreid_plugin.retrieval.index import folder as files
+from agreid_plugin.retrieval.index.base import GalleryIndex, Info
+from agreid_plugin.retrieval.index.entries import Chunk, Entry, Match
+from agreid_plugin.retrieval.index.exact import MISSING
+from agreid_plugin.retrieval.index.filters import ANY, Where
+from agreid_plugin.retrieval.index.index_types import Structure, enough, kind_for
+from agreid_plugin.retrieval.index.metadata import Table
+from agreid_plugin.retrieval.index.searcher import Lookup, structured
+
+LATE_PART, LATE_LEAST = 0.1, 20_000  # vectors behind the structure: so many, and this part of it, are taken in
+GONE_PART, GONE_LEAST = 0.3, 10_000  # vectors of removed images: so many, and this part of all, are left out
+REMEMBERED = 8  # filters whose rows are kept for the next search
+ROWS_CHECKED = 50_000  # images whose checksum is compared whenever the index is opened
+
+
+class FaissIndex(GalleryIndex):
+    """An index in a folder, opened.
+
+    Args:
+        folder: the folder.
+        write: whether it is going to be changed; one program at a time may.
+        building: open it though its build is not finished.
+
+    Raises:
+        InputError: there is no index, it is damaged, unfinished, of another version, or being changed.
+    """
+
+    _lookup: Lookup
+
+    def __init__(self, folder: str | Path, write: bool = False, building: bool = False):
+        self.uri, self._folder, self._write = str(folder), Path(folder), write
+        if not (self._folder / files.TABLE).is_file():
+            raise InputError(f"{folder} has no gallery index: name a folder that has one, or build it")
+        self._lock = files.WriterLock(self._folder) if write else None
+        self._changing = threading.RLock()  # for the one thread that changes files and table
+        try:
+            self._table = Table(self._folder / files.TABLE)
+            self._about = {}
+            self._known: dict[str, np.ndarray | None] = {}
+            with self._table.at_once():
+                self._refresh()
+                self._check_small(building)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def create(cls, folder: str | Path, width: int, maker: str, kind: str | None) -> FaissIndex:
+        """Make an empty index, open to be built; the folder may exist if nothing is in it."""
+        path = Path(folder)
+        files.make_folder(path)
+        lock = files.WriterLock(path)
+        try:
+            with whole_file(path / files.TABLE) as draft:
+                about = {"vectors": 0, "checksum": 0, "number": 0, "complete": False, "structure": None}
+                Table.create(draft, {"width": width, "maker": maker, "kind": kind, **about})
+        finally:
+            lock.release()
+        return cls(folder, write=True, building=True)
+
+    def build(self, chunks: Iterable[Chunk]) -> None:
+        """Take in the chunks that are not in, and finish: an interrupted build goes on where it was."""
+        self._require_writing()
+        for chunk in chunks:
+            if not self._table.has_chunk(chunk.name):
+                self._take(chunk, note=True)
+        with self._change():
+            self._restructure(building=True)
+
+    def add(self, chunks: Iterable[Chunk]) -> int:
+        """Take in images; see `GalleryIndex.add`."""
+        self._require_writing()
+        taken = sum(self._take(chunk) for chunk in chunks)
+        with self._change():
+            kind, structure = self._wanted_kind(), self._about["structure"] or {"kind": "flat", "covered": math.inf}
+            late = self._about["vectors"] - structure["covered"]
+            changed = enough(kind, self._table.count()) and kind != structure["kind"]
+            if changed or late > max(LATE_LEAST, LATE_PART * structure["covered"]):
+                self._restructure()
+        return taken
+
+    def compact(self) -> None:
+        """Write the files anew without the vectors of removed images."""
+        self._require_writing()
+        with self._change():
+            old, rows, number = self._vectors(), self._table.rows(ANY), self._about["number"] + 1
+            new = files.VectorFile(self._folder / f"vectors-{number}.f32", self.width)
+            new.path.unlink(missing_ok=True)  # of a compaction that did not finish
+            checksum = written = 0
+            for block in old.blocks(self._about["vectors"], rows):
+                checksum, written = new.append(written, block, checksum), written + len(block)
+            with self._table.at_once(write=True):
+                self._table.renumber(rows)
+                self._table.tell(vectors=written, checksum=checksum, number=number, structure=None)
+            self._restructure()
+
+    def info(self) -> Info:
+        """Tell what the index is."""
+        with self._table.at_once():
+            self._refresh()
+            about, images, chunks = self._about, self._table.count(), self._table.chunks()
+        structure = about["structure"] or {}
+        return Info(
+            uri=self.uri,
+            engine="faiss",
+            kind=structure.get("kind", "flat"),
+            images=images,
+            width=self.width,
+            maker=about["maker"],
+            chunks=chunks,
+            complete=about["complete"],
+            removed=about["vectors"] - images,
+            effort=structure.get("effort", 0),
+            recall=structure.get("recall", 1.0),
+            size=files.size_of(self._folder),
+        )
+
+    def check(self) -> None:
+        """Compare every file with its checksum."""
+        with self._table.at_once():
+            self._refresh()
+            self._table.check()
+            about, structure = self._about, self._about["structure"]
+        try:
+            self._vectors(about).check(about["vectors"], about["checksum"])
+            if structure:
+                files.check_sum(self._folder / structure["file"], structure["size"], structure["checksum"])
+        except InputError:
+            self._refresh()
+            if (about["number"], structure) == (self._about["number"], self._about["structure"]):
+                raise
+            self.check()  # another program has replaced the files meanwhile
+
+    def close(self) -> None:
+        """Let others have it."""
+        with self._changing:
+            if hasattr(self, "_table"):
+                self._table.close()
+            if self._lock is not None:
+                self._lock.release()
+
+    def _most(self) -> int:
+        with self._table.at_once():
+            self._refresh()
+            return max(1, self._about["vectors"])
+
+    def _nearest(self, queries: np.ndarray, k: int, where: Where) -> list[list[Match]]:
+        with self._table.at_once():
+            self._refresh()
+            number, lookup, counted = self._about["number"], self._lookup, self._rows(where)
+        scores, rows = lookup.nearest(queries, k, counted)
+        with self._table.at_once():
+            self._refresh()
+            entries = self._entries(rows)
+            # A row is of the same image for as long as its file of vectors is the one that counts.
+            if number != self._about["number"] or entries.keys() != set(rows[rows != MISSING].tolist()):
+                scores, rows = self._lookup.nearest(queries, k, self._rows(where))
+                entries = self._entries(rows)
+        return [
+            [Match(float(score), entries[row]) for score, row in zip(*pair, strict=True) if row != MISSING]
+            for pair in zip(scores, rows.tolist(), strict=True)
+        ]
+
+    def _remove(self, where: Where) -> int:
+        with self._change():
+            with self._table.at_once(write=True):
+                gone = self._table.delete(where)
+            vectors = self._about["vectors"]
+            if vectors - self._table.count() > max(GONE_LEAST, GONE_PART * vectors):
+                self.compact()
+            self._refresh()
+        return gone
+
+    def _take(self, chunk: Chunk, note: bool = False) -> int:
+        """Take in a chunk: its vectors are on the disk before the table knows of them."""
+        made = self._made(chunk)
+        with self._change():
+            about = self._about
+            checksum = self._vectors().append(about["vectors"], made.vectors, about["checksum"])
+            with self._table.at_once(write=True):
+                self._table.insert(about["vectors"], made.entries)
+                self._table.tell(vectors=about["vectors"] + len(made.entries), checksum=checksum)
+                if note:
+                    self._table.put_chunk(made.name, len(made.entries))
+            self._refresh()
+        return len(made.entries)
+
+    def _wanted_kind(self) -> str:
+        return self._about["kind"] or kind_for(self._table.count())
+
+    def _restructure(self, building: bool = False) -> None:
+        """Make what makes search fast, for the images as they are now, and remove what nothing refers to."""
+        self._refresh()
+        kind = self._wanted_kind()
+        # Of an index that others search already, an error would leave nothing to search: few images need no structure.
+        few = not building and not enough(kind, self._table.count())
+        told = None if few or kind == "flat" else self._structured(kind)
+        with self._table.at_once(write=True):
+            self._table.tell(structure=told, complete=True)
+        self._refresh()
+        files.remove_others(self._folder, {self._vectors().path.name, told["file"] if told else None})
+
+    def _structured(self, kind: str) -> dict[str, Any]:
+        rows, vectors, count = self._table.rows(ANY), self._lookup.vectors, self._about["vectors"]
+        structure, recall = structured(kind, vectors, self._vectors().blocks(count), rows)
+        old = self._about["structure"]
+        number = old["number"] + 1 if old else 0
+        path = self._folder / f"structure-{number}.faiss"
+        with whole_file(path) as draft:
+            structure.write(draft)
+        size = path.stat().st_size
+        about = {"number": number, "file": path.name, "size": size, "checksum": files.file_sum(path, size)}
+        about |= {"kind": kind, "covered": count, "effort": structure.effort, "recall": recall}
+        return {**about, "held_out": structure.held_out.tolist()}
+
+    def _entries(self, rows: np.ndarray) -> dict[int, Entry]:
+        return self._table.entries(rows[rows != MISSING].tolist())
+
+    def _rows(self, where: Where) -> np.ndarray | None:
+        """Return the rows that meet the conditions; None for all of the vectors."""
+        key = where.key
+        if key not in self._known:
+            if len(self._known) >= REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            rows = self._table.rows(where)
+            self._known[key] = None if len(rows) == self._about["vectors"] else rows
+        return self._known[key]
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Let this thread change files and table, and no other one, as they are by now."""
+        with self._changing:
+            self._refresh()
+            yield
+
+    def _refresh(self) -> None:
+        """See what others, or this one, changed."""
+        with self._table.at_once():  # or what the table tells of could be removed before it is opened
+            about = self._table.about()
+            if about == self._about:
+                return
+            if (told := about["structure"]) is None:
+                structure = None
+            elif told == self._about.get("structure"):
+                structure = self._lookup.structure
+            else:
+                structure = self._read_structure(told, about["width"])
+            vectors = self._vectors(about).read(about["vectors"])
+            self._lookup = Lookup(vectors, structure, told["covered"] if told else 0)
+            self._about, self.width = about, about["width"]
+            self._known.clear()
+
+    def _read_structure(self, about: dict[str, Any], width: int) -> Structure:
+        path, size = self._folder / about["file"], about["size"]
+        files.check_size(path, size)
+        if size <= files.CHECKED_AT_ONCE:  # before faiss, which trusts what it reads
+            files.check_sum(path, size, about["checksum"])
+        structure = Structure.read(path, about["kind"], about["effort"], about["held_out"])
+        structure.check(path, width, about["covered"])
+        return structure
+
+    def _vectors(self, about: dict[str, Any] | None = None) -> files.VectorFile:
+        about = about or self._about
+        return files.VectorFile(self._folder / f"vectors-{about['number']}.f32", about["width"])
+
+    def _check_small(self, building: bool) -> None:
+        """Refuse what is damaged, as far as that is quick to see, and what is not finished."""
+        about = self._about
+        self._require_complete(about["complete"], building)
+        self._table.check_rows()
+        if self._table.count() <= ROWS_CHECKED:
+            self._table.check()
+        if about["vectors"] * self.width * files.BYTES <= files.CHECKED_AT_ONCE:
+            self._vectors().check(about["vectors"], about["checksum"])

@@ -1,0 +1,11 @@
+"""AG-Synth: synthetic people seen by drones and from the street, written in the layout of real datasets.
+
+Rendering needs numpy, scipy and Pillow only. From what is drawn to what is written: `people` -> `body`, `clothes`,
+`accessories` -> `solids` -> `raycast` -> `light`, `patterns`, `background` -> `render` -> `sensor` -> `plan`,
+`captions`, `writers` -> `make`.
+"""
+
+from agreid_plugin.synth.make import LAYOUTS, is_agsynth, make_agsynth
+from agreid_plugin.synth.preview import contact_sheet
+
+__all__ = ["LAYOUTS", "contact_sheet", "is_agsynth", "make_agsynth"]

@@ -1,0 +1,192 @@
+"""AG-Synth on disk: take every picture of the plan, in parallel, and arrange them as a known dataset."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from agreid_plugin.errors import InputError, require_known
+from agreid_plugin.synth.cameras import camera
+from agreid_plugin.synth.captions import two_captions
+from agreid_plugin.synth.people import sample_person
+from agreid_plugin.synth.plan import LEAST_IDS, Frame, plan
+from agreid_plugin.synth.render import Picture, Shot, draw_shot, render
+from agreid_plugin.synth.sensor import encode
+from agreid_plugin.synth.streams import CAPTION, SHOT, stream
+from agreid_plugin.synth.writers import LAYOUT, Layout, Taken
+
+LAYOUTS: tuple[str, ...] = tuple(LAYOUT)
+"""The datasets whose arrangement of files AG-Synth can take."""
+
+SMALLEST = (32, 16)  # height, width
+MARKER = "agsynth.json"
+"""File in the dataset's folder that says what it was made from."""
+DEEPEST = 5  # folders between the dataset's and an image, at most
+
+
+def make_agsynth(
+    root: str | Path,
+    *,
+    ids: int = 200,
+    images_per_id: int = 12,
+    size: tuple[int, int] = (256, 128),
+    layout: str = "cargo",
+    seed: int = 0,
+    workers: int | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Path:
+    """Write the synthetic dataset AG-Synth; the same arguments give the same bytes, whatever `workers` is.
+
+    Args:
+        root: the folder of datasets; the dataset gets its layout's folder in it, such as `CARGO`.
+        ids: people, half to train on and half to test with.
+        images_per_id: pictures of each, half of them from the air.
+        size: height and width in pixels.
+        layout: one of `LAYOUTS`.
+        seed: another seed, other people and pictures.
+        workers: processes; by default one a core.
+        overwrite: replace the dataset's folder if it is there. The old one stays until the new one is complete.
+        progress: show a bar.
+
+    Returns:
+        The dataset's folder.
+    """
+    chosen = LAYOUT[require_known("layout", layout, LAYOUT)]
+    _check(chosen, layout, ids, images_per_id, size, seed, workers)
+    target = Path(root).expanduser() / chosen.folder
+    _check_target(target, overwrite)
+    frames = plan(seed, ids, images_per_id)
+    with _draft(target) as draft:
+        jobs = [_Job(seed, frame, size, str(draft / chosen.place(frame))) for frame in frames]
+        for folder in sorted({os.path.dirname(job.path) for job in jobs}):
+            os.makedirs(folder, exist_ok=True)
+        taken = list(tqdm(_run(jobs, workers), total=len(jobs), desc=chosen.folder, unit="img", disable=not progress))
+        if chosen.annotate:
+            chosen.annotate(draft, taken, {pid: sample_person(seed, pid) for pid in range(1, ids + 1)})
+        made = {"ids": ids, "images_per_id": images_per_id, "size": list(size), "layout": layout, "seed": seed}
+        (draft / MARKER).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    return target
+
+
+def folder_of(layout: str) -> str:
+    """Return the name of a layout's folder."""
+    return LAYOUT[layout].folder
+
+
+def is_agsynth(image: Path) -> bool:
+    """Tell whether an image belongs to a folder that `make_agsynth` wrote, in a real dataset's layout though it is."""
+    return any((folder / MARKER).is_file() for folder in list(image.parents)[:DEEPEST])
+
+
+def _check(
+    chosen: Layout, layout: str, ids: int, images: int, size: tuple[int, int], seed: int, workers: int | None
+) -> None:
+    if ids < LEAST_IDS:
+        raise InputError(f"ids is {ids}; a train and a test half need at least {LEAST_IDS}")
+    if images < chosen.least_images:
+        raise InputError(
+            f"images_per_id is {images}; layout {layout} needs at least {chosen.least_images} "
+            "for a query and a gallery in every view"
+        )
+    if len(size) != 2 or size[0] < SMALLEST[0] or size[1] < SMALLEST[1]:
+        raise InputError(f"size is {tuple(size)}; give (height, width) of at least {SMALLEST}")
+    if seed < 0:
+        raise InputError(f"seed is {seed}; give 0 or more")
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; give at least 1")
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{target} is a file; the dataset needs a folder there, move the file away")
+    if target.is_dir() and any(target.iterdir()) and not overwrite:
+        raise InputError(f"{target} is not empty; choose another root, or overwrite to replace this folder")
+
+
+@contextmanager
+def _draft(target: Path) -> Iterator[Path]:
+    """Give a folder beside `target` to write to; it takes the target's place only if all goes well."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix="-unfinished", dir=target.parent))
+    try:
+        yield draft
+        draft.chmod(0o755)  # temporary folders are for their owner alone, datasets are not
+        _replace(target, draft)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _replace(target: Path, draft: Path) -> None:
+    if not target.exists():
+        draft.rename(target)
+        return
+    old = draft.with_name(draft.name.removesuffix("-unfinished") + "-old")
+    target.rename(old)
+    draft.rename(target)
+    if old.is_symlink():
+        old.unlink()
+    else:
+        shutil.rmtree(old)
+
+
+@dataclass(frozen=True)
+class _Job:
+    seed: int
+    frame: Frame
+    size: tuple[int, int]
+    path: str
+
+
+def shoot(seed: int, frame: Frame, size: tuple[int, int]) -> tuple[Shot, Picture]:
+    """Take one picture of the plan."""
+    shot = draw_shot(stream(seed, SHOT, frame.pid, frame.index), camera(frame.camera), frame.night)
+    return shot, render(sample_person(seed, frame.pid), shot, size)
+
+
+def _take(job: _Job) -> Taken:
+    """Take a picture, write it, and describe it."""
+    frame = job.frame
+    shot, picture = shoot(job.seed, frame, job.size)
+    Path(job.path).write_bytes(encode(picture.image))
+    words = stream(job.seed, CAPTION, frame.pid, frame.index)
+    attributes = sample_person(job.seed, frame.pid).attributes
+    captions = two_captions(attributes, picture.seen, shot.pose.walking, words)
+    return Taken(frame, captions, "Walking" if shot.pose.walking else "Standing", shot.pose.facing)
+
+
+def _run(jobs: list[_Job], workers: int | None) -> Iterator[Taken]:
+    """Do the jobs and give their results in order."""
+    workers = min(workers or _cores(), len(jobs))
+    if workers == 1:
+        yield from map(_take, jobs)
+        return
+    # A fork starts at once and needs no guard in the caller's script; macOS libraries do not survive one.
+    fork = sys.platform != "darwin" and "fork" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if fork else "spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
+    try:
+        yield from pool.map(_take, jobs, chunksize=max(1, min(16, len(jobs) // (4 * workers))))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _ignore_interrupts() -> None:
+    """Leave an interrupt to the parent, which ends the workers itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

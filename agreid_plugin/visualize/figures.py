@@ -1,0 +1,238 @@
+"""Pictures of a model on its test set, each with the numbers that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from agreid_plugin.data.images import read_image
+from agreid_plugin.data.transforms import PLRM
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.features import FeatureSet, load_features
+from agreid_plugin.evaluation.rank_lists import RankList, chosen_rows, rank_lists
+from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.inference.encoder import load_untrained
+from agreid_plugin.inference.evaluation_sets import Tested, examples, extracted
+from agreid_plugin.inference.extractor import Extractor
+from agreid_plugin.types import UNKNOWN, Record, view_of, view_word
+from agreid_plugin.visualize import experts, introspection, patches, plrm, ranks, scatter
+from agreid_plugin.visualize.history import expert_history, read_history
+
+UNTRAINED = "untrained"
+"""What stands for a model before its training."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture and what it shows, as lists and dictionaries."""
+
+    image: Image.Image
+    data: dict[str, Any]
+
+
+class Subject:
+    """What pictures are made of: a model, its test set and a protocol. Features are made once.
+
+    Args:
+        extractor: the model; None where features are all that is needed.
+        tested: what its configuration is tested on.
+        protocol: a protocol's name; the first without one.
+        features: those of the test set, instead of the model's own.
+    """
+
+    def __init__(
+        self, extractor: Extractor | None, tested: Tested, protocol: str = "", features: FeatureSet | None = None
+    ):
+        self.extractor, self.tested, self._given = extractor, tested, features
+        self.test_set, self.protocol = tested.find(protocol)
+
+    @cached_property
+    def features(self) -> FeatureSet:
+        """The features of the test set."""
+        return extracted(self.extractor, self.test_set) if self._given is None else self._given
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        return "features" if self.extractor is None else self.extractor.encoder.settings.name
+
+    def examples(self, count: int, seed: int) -> list[Record]:
+        """Choose images to look at."""
+        return examples(self.test_set.dataset, self.protocol, count, seed)
+
+
+def draw_ranks(subject: Subject, order: str = "random", queries: int = 5, top: int = 10, seed: int = 0) -> Drawn:
+    """Draw queries with the first images of their rankings; see `chosen_rows` for the order."""
+    features, protocol, comparison = subject.features, subject.protocol, subject.tested.comparison
+    (metrics,) = comparison.compute(features, [protocol])
+    rows = chosen_rows(metrics.per_query, queries, order, seed)
+    found = rank_lists(features, protocol, comparison, rows, top)
+    precision = dict(zip(metrics.per_query.row.tolist(), metrics.per_query.precision.tolist(), strict=True))
+    notes = [f"AP {100 * precision[row]:.1f} %" for row in rows]
+    word = "evenly spread" if order == "even" else order
+    title = f"{protocol}: {len(rows)} {word} queries of {len(metrics.per_query.row)}"
+    model = f"{subject.name}, " if subject.extractor else ""
+    about = f"{model}mAP {metrics['mAP']:.1f} %; below an image its rank and {_distance(comparison)}"
+    return Drawn(ranks.sheet(found, title, about, notes), _rank_data(found, order, precision))
+
+
+def _distance(comparison: Comparison) -> str:
+    extra = [word for word, on in (("re-ranked", comparison.rerank), ("expanded", comparison.expansion)) if on]
+    return " ".join([*extra, comparison.metric, "distance"])
+
+
+def _rank_data(found: Sequence[RankList], order: str, precision: Mapping[int, float]) -> dict[str, Any]:
+    return {
+        "protocol": found[0].protocol,
+        "order": order,
+        "queries": [
+            {
+                **_told(ranking.query),
+                "row": ranking.row,
+                "average_precision": round(precision[ranking.row], 6),
+                "first_right": ranking.first_right,
+                "listed": [
+                    {"rank": each.rank, **_told(each.record), "distance": round(each.distance, 6), "right": each.right}
+                    for each in ranking.listed
+                ],
+            }
+            for ranking in found
+        ],
+    }
+
+
+def draw_tsne(
+    subject: Subject, others: Mapping[str, FeatureSet], identities: int = 8, most: int = 2000, seed: int = 0
+) -> Drawn:
+    """Draw test images on a plane, beside the planes of other models.
+
+    Args:
+        subject: the model.
+        others: other models' features of the same images, by what is written above them; they stand first.
+        identities: how many have a color.
+        most: images at most.
+        seed: of the choice and of t-SNE.
+    """
+    features = subject.features
+    places, colored = scatter.shown_images(features.records, identities, most, seed)
+    records = [features.records[place] for place in places]
+    name = "after training" if UNTRAINED in others else "this model" if others else subject.name
+    sets = {("before training" if key == UNTRAINED else key): other for key, other in others.items()}
+    planes = {
+        key: scatter.embedded(each, each.rows(records).tolist(), seed) for key, each in {**sets, name: features}.items()
+    }
+    title = f"{features.dataset.name}: t-SNE of {len(records)} test images"
+    data = {
+        "dataset": features.dataset.name,
+        "identities": colored,
+        "images": [_told(record) for record in records],
+        "planes": {
+            key: {"points": each.points.round(4).tolist(), "nearest": each.nearest} for key, each in planes.items()
+        },
+    }
+    return Drawn(scatter.draw_planes(planes, records, colored, title), data)
+
+
+def compared_features(
+    subject: Subject, other: str, config: str, overrides: Sequence[str], device: str | None
+) -> FeatureSet:
+    """Return the features of the subject's test set that another model makes.
+
+    Args:
+        subject: whose test set.
+        other: an npz of features, a checkpoint, or `untrained`.
+        config: the configuration of the checkpoint.
+        overrides: `KEY VALUE ...` on top of it.
+        device: as of `Extractor`.
+    """
+    if other.endswith(".npz"):
+        return load_features(other)
+    if other == UNTRAINED:
+        return extracted(Extractor(load_untrained(subject.extractor.encoder, config, overrides)), subject.test_set)
+    return extracted(Extractor.from_config(config, other, device=device, overrides=overrides), subject.test_set)
+
+
+def draw_expert_shares(subject: Subject, run: str | Path | None = None) -> Drawn:
+    """Draw which experts are asked for the images of which camera and, if the run kept it, how training came there."""
+    found = introspection.expert_shares(subject.extractor, subject.test_set.records)
+    history, unit = expert_history(read_history(run)) if run else ({}, "")
+    by = "camera" if any(each.told for each in found) else "view"
+    title = f"{subject.name} on {subject.test_set.dataset.name}: experts by {by}"
+    data = [
+        {
+            "module": each.module,
+            "group": each.group,
+            "experts": list(each.experts),
+            "cameras": [{"view": view_word(view_of(view)) or None, "camera": camera} for view, camera in each.cameras],
+            "shares": each.shares.round(6).tolist(),
+        }
+        for each in found
+    ]
+    return Drawn(experts.draw_experts(found, title, history, unit), {"groups": data, "training": bool(history)})
+
+
+def draw_graph(subject: Subject, records: Sequence[Record], queries: int = 3) -> Drawn:
+    """Draw the patches that query tokens choose."""
+    if queries < 1:
+        raise InputError(f"queries={queries} should be 1 or more")
+    found = introspection.chosen_patches(subject.extractor, records)
+    count = found[0].choices[0].places.shape
+    title = f"{subject.name}: patches that the queries choose"
+    about = ", ".join(
+        f"{c.name}: {c.places.shape[1]} of {found[0].grid[0] * found[0].grid[1]}" for c in found[0].choices
+    )
+    data = [
+        {**_told(each.record), "grid": list(each.grid), "chosen": {c.name: c.places.tolist() for c in each.choices}}
+        for each in found
+    ]
+    words = (
+        f"{count[0]} queries a branch, the fewer choose a patch, the paler it is; patches of a query, {about}"
+        if count[0] > 1
+        else f"patches chosen, {about}"
+    )
+    return Drawn(patches.draw_choices(found, title, queries, words), {"images": data})
+
+
+def draw_attention(subject: Subject, records: Sequence[Record]) -> Drawn:
+    """Draw what CLS attends to in the last block."""
+    found = introspection.attention_maps(subject.extractor, records)
+    title = f"{subject.name}: attention of CLS in the last block, mean of its heads"
+    data = [
+        {**_told(each.record), "grid": list(each.grid), "attention": each.attention.astype(float).round(6).tolist()}
+        for each in found
+    ]
+    return Drawn(patches.draw_attention(found, title), {"images": data})
+
+
+def draw_plrm(paths: Sequence[str], size: tuple[int, int], draws: int, seed: int, options: Mapping[str, Any]) -> Drawn:
+    """Draw what PLRM does to images.
+
+    Args:
+        paths: the images.
+        size: rows and columns that they are made.
+        draws: of each.
+        seed: of the draws.
+        options: arguments of `PLRM`.
+    """
+    augmentation = PLRM(**options)
+    images = plrm.sized(augmentation, map(read_image, paths), size)
+    always = PLRM(**{**options, "p_img": 1.0})
+    made = plrm.drawn(always, images, draws, seed)
+    rows, columns = (each // augmentation.n for each in size)
+    changed = (made != images).any(axis=-1).mean(axis=(2, 3))
+    data = {
+        "images": list(paths),
+        "changed": changed.round(6).tolist(),
+        "probabilities": augmentation.probabilities(rows, columns).double().numpy().round(6).tolist(),
+    }
+    return Drawn(plrm.draw_plrm(augmentation, images, made, "PLRM: patches turned and mixed with themselves"), data)
+
+
+def _told(record: Record) -> dict[str, Any]:
+    camera = {} if record.camera == UNKNOWN else {"camera": record.camera}
+    return {"path": record.path, "pid": record.pid, "view": view_word(record.view) or None, **camera}

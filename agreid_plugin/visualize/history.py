@@ -1,0 +1,118 @@
+"""What a run wrote down of its training, step by step, and its curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agreid_plugin.data.datasets.files import read_text
+from agreid_plugin.errors import InputError
+from agreid_plugin.visualize.experts import History
+from agreid_plugin.visualize.style import DASHES, PALETTE, figure, head, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FILES = ("metrics.json", "*/vis_data/scalars.json")
+"""Where fast-reid and mmengine keep them, below the folder of a run; the latter has one for each session."""
+STEPS = ("iteration", "iter", "step")
+EXPERTS = "experts/"
+RESULTS = ("mAP", "Rank-1")
+TOTAL = ("total_loss", "loss")
+"""What the hosts call the sum of all losses."""
+MOST_CURVES = 2 * len(PALETTE)
+
+Line = dict[str, Any]
+
+
+def read_history(run: str | Path) -> list[Line]:
+    """Return what the run wrote down, a dictionary a step; nothing if there is no such file.
+
+    Raises:
+        InputError: the file is not lines of JSON.
+    """
+    found = sorted(path for pattern in FILES for path in Path(run).glob(pattern))
+    lines: list[Line] = []
+    for path in found:
+        for number, text in enumerate(read_text(path).splitlines(), start=1):
+            if text.strip():
+                lines.append(_parsed(path, number, text))
+    return lines
+
+
+def _parsed(path: Path, number: int, text: str) -> Line:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        line = None
+    if not isinstance(line, dict):
+        raise InputError(f"{path}: line {number} is no JSON object: it was cut off, or is not a run's history")
+    return line
+
+
+def step_of(line: Line) -> float | None:
+    """Return when a line was written."""
+    return next((line[name] for name in STEPS if isinstance(line.get(name), int | float)), None)
+
+
+def series(lines: Sequence[Line], name: str) -> tuple[list[float], list[float]]:
+    """Return the steps and values of a number."""
+    pairs = ((step_of(line), line[name]) for line in lines if isinstance(line.get(name), int | float))
+    kept = {step: value for step, value in pairs if step is not None}
+    return list(kept), list(kept.values())
+
+
+def expert_history(lines: Sequence[Line]) -> tuple[History, str]:
+    """Return every expert's share over training by the name of its group, and what the steps are."""
+    names = sorted({name for line in lines for name in line if name.startswith(EXPERTS)})
+    found: dict[str, tuple[list[float], dict[int, list[float]]]] = {}
+    for name in names:
+        group, _, expert = name.removeprefix(EXPERTS).rpartition("/")
+        steps, values = series(lines, name)
+        if not expert.isdigit() or not steps:
+            continue
+        known, by_expert = found.setdefault(group, (steps, {}))
+        by_expert[int(expert)] = [dict(zip(steps, values, strict=True)).get(step, np.nan) for step in known]
+    counted = any("iteration" in line for line in lines if any(name in line for name in names))
+    return found, "iteration" if counted else "epoch"
+
+
+@styled
+def draw_curves(lines: Sequence[Line], title: str, protocol: str = "") -> Figure:
+    """Draw the losses and, of a protocol, the results over training.
+
+    Args:
+        lines: the history.
+        title: stands above both.
+        protocol: its full name; results are left out without it, and where there are fewer than two.
+
+    Raises:
+        InputError: there are no losses in the history.
+    """
+    names = {name for line in lines for name in line if "loss" in name}
+    losses = sorted(names, key=lambda name: (name not in TOTAL, name))[:MOST_CURVES]
+    if not losses:
+        raise InputError("the run wrote down no losses")
+    results = {name: series(lines, f"{protocol}/{name}") for name in RESULTS} if protocol else {}
+    results = {name: told for name, told in results.items() if len(told[0]) > 1}
+    drawing = figure(7.2 if results else 4.6, 2.7)
+    panels = drawing.subplots(1, 2 if results else 1, squeeze=False)[0]
+    for place, name in enumerate(losses):
+        steps, values = series(lines, name)
+        width, color = 1.6 if place == 0 else 1.0, PALETTE[place % len(PALETTE)]
+        shown = name.removeprefix("loss_").replace("_", " ")
+        panels[0].plot(steps, values, color=color, lw=width, ls=DASHES[place // len(PALETTE)], label=shown)
+    panels[0].set(yscale="log", xlabel="iteration", ylabel="loss", title="losses")
+    panels[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7, handlelength=1.6)
+    for place, (name, (steps, values)) in enumerate(results.items()):
+        panels[1].plot(steps, values, color=PALETTE[place], lw=1.4, marker="o^"[place], ms=3, label=name)
+    if results:
+        unit = "iteration" if any("iteration" in line for line in lines) else "epoch"
+        panels[1].set(xlabel=unit, ylabel="%", title=protocol, ylim=(0, None))
+        panels[1].legend(loc="lower right")
+    head(drawing, title)
+    return drawing

@@ -1,0 +1,196 @@
+"""Which patches of an image a model chooses, and where it looks, drawn over the image.
+
+Shapes: H x W pixels, R x K the grid of N patches, M queries, k patches that each chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+from agreid_plugin.types import Record
+from agreid_plugin.visualize.style import HEAT, PALETTE, bare, figure, head, seen_from, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
+
+ENLARGED = 256  # rows that an image has at least when something is drawn over it
+WIDTH = 0.78  # inches of an image
+ACROSS = 8  # images in a row
+BAR = 0.12  # inches of the scale beside them
+NARROWEST = 2.6  # inches of a picture, for its title
+PALE = 0.78  # how far what was not chosen fades
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one branch chooses of an image: (M, k) patches, counted row by row."""
+
+    name: str
+    places: np.ndarray
+
+
+@dataclass(frozen=True)
+class Looked:
+    """An image as the model had it, (H, W, 3), and what the model did with its patches."""
+
+    record: Record
+    pixels: np.ndarray
+    grid: tuple[int, int]
+    choices: tuple[Choice, ...] = ()
+    attention: np.ndarray | None = None  # (N,) adding up to 1, or less where other tokens have some of it
+
+
+def chosen_mask(looked: Looked, places: np.ndarray) -> np.ndarray:
+    """Return which patches are among some places: (R, K) of True and False."""
+    mask = np.zeros(looked.grid[0] * looked.grid[1], dtype=bool)
+    mask[places] = True
+    return mask.reshape(looked.grid)
+
+
+def chosen_shares(looked: Looked, choice: Choice) -> np.ndarray:
+    """Return what share of the queries chooses each patch: (R, K)."""
+    return np.mean([chosen_mask(looked, places) for places in choice.places], axis=0)
+
+
+@styled
+def draw_choices(looked: Sequence[Looked], title: str, queries: int = 3, about: str = "") -> Figure:
+    """Draw a row for each image: itself and, for each branch, how many queries choose a patch and some queries' own.
+
+    Args:
+        looked: the images.
+        title: stands above all.
+        queries: of each branch, drawn one by one.
+        about: a line below.
+    """
+    columns = _columns(looked[0], queries)
+    rows, cols = looked[0].pixels.shape[:2]
+    width = 0.5 + (1 + len(columns)) * (WIDTH + 0.06)
+    drawing = figure(width, 0.85 + len(looked) * (WIDTH * rows / cols + 0.06))
+    panels = drawing.subplots(len(looked), 1 + len(columns), squeeze=False)
+    for row, each in zip(panels, looked, strict=True):
+        row[0].imshow(enlarged(each.pixels))
+        about_it = seen_from(each.record).replace(", ", "\n")
+        row[0].text(-0.06, 0.5, about_it, transform=row[0].transAxes, ha="right", va="center", fontsize=7)
+        for axes, (branch, query) in zip(row[1:], columns, strict=True):
+            _draw_choice(axes, each, branch, query)
+    for axes in panels.flat:
+        bare(axes)
+    for axes, words in zip(panels[0], ["image", *(_words(looked[0], *column) for column in columns)], strict=True):
+        bare(axes, words)
+    head(drawing, title, about)
+    return drawing
+
+
+def _draw_choice(axes: Axes, looked: Looked, branch: int, query: int | None) -> None:
+    choice = looked.choices[branch]
+    if query is None:
+        axes.imshow(faded(looked.pixels, chosen_shares(looked, choice)))
+    else:
+        mask = chosen_mask(looked, choice.places[query])
+        axes.imshow(faded(looked.pixels, mask))
+        _outline(axes, mask, PALETTE[5] if branch % 2 and len(choice.places) > 1 else PALETTE[0])
+
+
+@styled
+def draw_attention(looked: Sequence[Looked], title: str) -> Figure:
+    """Draw images with what CLS attends to below each, on one scale: 1 is as much as the mean patch has."""
+    across = min(ACROSS, len(looked))
+    bands = -(-len(looked) // across)
+    rows, cols = looked[0].pixels.shape[:2]
+    drawing = figure(max(0.65 + across * (WIDTH + 0.06), NARROWEST), 0.45 + bands * (2 * WIDTH * rows / cols + 0.24))
+    panels = drawing.subplots(2 * bands, across, squeeze=False)
+    maps = [relative_attention(each) for each in looked]
+    most = max(float(np.quantile(np.stack(maps), 0.995)), 1.0)
+    for axes in panels.flat:
+        bare(axes)
+    for place, (each, heat) in enumerate(zip(looked, maps, strict=True)):
+        band, column = divmod(place, across)
+        above, below = panels[2 * band][column], panels[2 * band + 1][column]
+        above.imshow(enlarged(each.pixels))
+        above.set_title(seen_from(each.record), fontsize=7)
+        mapped = _heat(below, each.pixels, heat, most)
+    head(drawing, title)
+    wide, high = drawing.get_size_inches()
+    # As high as the images, however few they are, which stay where they are.
+    bar = {"fraction": BAR / wide, "aspect": high / BAR, "pad": 0.01, "panchor": False}
+    drawing.colorbar(mapped, ax=panels, label="attention, mean patch = 1", **bar).outline.set_visible(False)
+    return drawing
+
+
+def _heat(axes: Axes, pixels: np.ndarray, heat: np.ndarray, most: float) -> ScalarMappable:
+    """Draw a heat map over an image, clear where there is little of it; return what its colors mean."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    below = enlarged(pixels).convert("L").convert("RGB")
+    smooth = np.asarray(Image.fromarray(heat.astype(np.float32)).resize(below.size, Image.Resampling.BICUBIC))
+    axes.imshow(below)
+    axes.imshow(
+        smooth, cmap=HEAT, vmin=0, vmax=most, alpha=np.clip(0.1 + 0.9 * np.sqrt(np.clip(smooth / most, 0, 1)), 0, 0.85)
+    )
+    return ScalarMappable(Normalize(0, most), HEAT)
+
+
+def relative_attention(looked: Looked) -> np.ndarray:
+    """Return the attention of each patch over that of the mean one: (R, K)."""
+    if looked.attention is None:
+        raise ValueError(f"{looked.record.path}: nothing is known of the attention to its patches")
+    return (looked.attention / looked.attention.mean()).reshape(looked.grid)
+
+
+def _columns(looked: Looked, queries: int) -> list[tuple[int, int | None]]:
+    """Return the panels behind the image: branch, and query or None for all of them."""
+    columns: list[tuple[int, int | None]] = []
+    for branch, choice in enumerate(looked.choices):
+        if len(choice.places) > 1:
+            columns.append((branch, None))
+        columns += [(branch, query) for query in range(min(queries, len(choice.places)))]
+    return columns
+
+
+def _words(looked: Looked, branch: int, query: int | None) -> str:
+    choice = looked.choices[branch]
+    if query is None:
+        return f"{choice.name}\nall queries"
+    return f"{choice.name}\nquery {query + 1}" if len(choice.places) > 1 else choice.name
+
+
+def faded(pixels: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return an image, enlarged, whose patches are the paler the less of them is kept: (R, K) from 0 to 1."""
+    image = np.asarray(enlarged(pixels)).astype(float)
+    large = Image.fromarray(kept.astype(np.float32)).resize(image.shape[1::-1], Image.Resampling.NEAREST)
+    pale = PALE * (1 - np.asarray(large))[..., None]
+    return (image + pale * (255 - image)).round().astype(np.uint8)
+
+
+def _outline(axes: Axes, mask: np.ndarray, color: str) -> None:
+    """Draw a line around the patches of a mask over an image."""
+    cols, rows = (int(max(limits)) + 1 for limits in (axes.get_xlim(), axes.get_ylim()))
+    high, wide = rows / mask.shape[0], cols / mask.shape[1]
+    padded = np.pad(mask, 1)
+    for row, column in zip(*np.nonzero(mask), strict=True):
+        top, left, bottom, right = row * high, column * wide, (row + 1) * high, (column + 1) * wide
+        sides = {
+            (-1, 0): ((left, right), (top, top)),
+            (1, 0): ((left, right), (bottom, bottom)),
+            (0, -1): ((left, left), (top, bottom)),
+            (0, 1): ((right, right), (top, bottom)),
+        }
+        for (down, across), (xs, ys) in sides.items():
+            if not padded[1 + row + down, 1 + column + across]:
+                axes.plot(np.array(xs) - 0.5, np.array(ys) - 0.5, color=color, lw=1.1, solid_capstyle="projecting")
+    axes.set(xlim=(-1.5, cols + 0.5), ylim=(rows + 0.5, -1.5))
+
+
+def enlarged(pixels: np.ndarray) -> Image.Image:
+    """Return an image of `ENLARGED` rows or more."""
+    image = Image.fromarray(pixels)
+    factor = max(1, -(-ENLARGED // image.height))
+    return image.resize((image.width * factor, image.height * factor), Image.Resampling.BICUBIC)

@@ -1,0 +1,194 @@
+"""One page about a run: what it was, its numbers, its training, and pictures of what its model does."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tqdm import tqdm
+
+from agreid_plugin.data.datasets.files import existing
+from agreid_plugin.engine.run_card import FILE_NAME as CARD
+from agreid_plugin.engine.run_card import read_run_card
+from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import load_results
+from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
+from agreid_plugin.evaluation.results import SHOWN
+from agreid_plugin.inference.evaluation_sets import load_tested
+from agreid_plugin.inference.extractor import Extractor
+from agreid_plugin.visualize import figures
+from agreid_plugin.visualize.figures import Subject
+from agreid_plugin.visualize.history import FILES as HISTORIES
+from agreid_plugin.visualize.history import draw_curves, read_history
+from agreid_plugin.visualize.page import Section, page
+
+CONFIGS = ("config.yaml", "*.py")
+WEIGHTS = ("model_best.pth", "best*.pth", "model_final.pth", "epoch_*.pth")
+"""Names of a run's files in the order of preference, of either host; the newest of several."""
+TRACES = (CARD, RESULTS, *HISTORIES)
+"""What else tells that there was a run."""
+IMAGES = 8
+VERSIONS = ("agreid-plugin", "fastreid", "mmengine", "torch")
+
+Say = Callable[[str], None]
+Part = tuple[str, Callable[[], Section]]
+"""A title, and what makes the section below it."""
+
+
+def report_page(
+    run: str | Path,
+    weights: str | None = None,
+    protocol: str = "",
+    overrides: Sequence[str] = (),
+    device: str | None = None,
+    seed: int = 0,
+    say: Say = lambda _: None,
+) -> str:
+    """Return an HTML page about a run that needs no other file; what does not apply is left out with a line.
+
+    On a terminal a bar shows which part is being made.
+
+    Args:
+        run: its folder.
+        weights: the checkpoint to look at; the run's best or last without one.
+        protocol: what the pictures are of; the first without one.
+        overrides: `KEY VALUE ...` on top of the run's configuration.
+        device: as of `Extractor`.
+        seed: of what is drawn at random.
+        say: is told what is left out.
+    """
+    folder = existing(run)
+    config, checkpoint = _first(folder, CONFIGS), weights or _first(folder, WEIGHTS)
+    if config is None or not (checkpoint or any(next(folder.glob(name), None) for name in TRACES)):
+        raise InputError(
+            f"{run} is no run's folder: it has no configuration with a checkpoint, a card or results beside it"
+        )
+    parts: list[Part] = [
+        ("Summary", lambda: _summary(folder, config, checkpoint)),
+        ("Results", lambda: _results(folder)),
+        ("Training", lambda: _training(folder, protocol)),
+    ]
+    try:
+        parts += _pictures(_subject(config, checkpoint, protocol, overrides, device), folder, config, overrides, seed)
+    except InputError as error:
+        parts.append(("Pictures", partial(_refuse, error)))
+    sections = []
+    with tqdm(parts, unit="part", leave=False, disable=None) as bar:
+        for title, make in bar:
+            bar.set_description(title)
+            try:
+                sections.append(make())
+            except InputError as error:
+                say(f"{title} left out: {error}")
+                sections.append(Section(title, f"Left out: {error}"))
+    return page(f"Run {folder.resolve().name}", str(config), sections)
+
+
+def _refuse(error: InputError) -> NoReturn:
+    raise error
+
+
+def _subject(
+    config: Path, checkpoint: str | Path | None, protocol: str, overrides: Sequence[str], device: str | None
+) -> Subject:
+    if checkpoint is None:
+        raise InputError(f"{config.parent} has no checkpoint: name one with --weights")
+    tested = load_tested(config, overrides)
+    return Subject(Extractor.from_config(config, checkpoint, device=device, overrides=overrides), tested, protocol)
+
+
+def _pictures(subject: Subject, folder: Path, config: Path, overrides: Sequence[str], seed: int) -> Iterator[Part]:
+    def drawn(title: str, about: str, make: Callable[[], figures.Drawn]) -> Part:
+        return title, lambda: Section(title, about, pictures={title: make().image})
+
+    def before_and_after() -> figures.Drawn:
+        before = figures.compared_features(subject, figures.UNTRAINED, str(config), overrides, None)
+        return figures.draw_tsne(subject, {figures.UNTRAINED: before}, seed=seed)
+
+    for order in ("worst", "best", "random"):
+        about = f"{order.capitalize()} queries of {subject.protocol}, and what the model ranks first."
+        yield drawn(f"Ranks, {order}", about, lambda order=order: figures.draw_ranks(subject, order, 4, 8, seed))
+    yield drawn(
+        "t-SNE", "Test images, near where their features are; before training from random weights.", before_and_after
+    )
+    yield drawn(
+        "Experts",
+        "Which experts are asked for the images of which camera.",
+        lambda: figures.draw_expert_shares(subject, folder),
+    )
+    yield drawn(
+        "Graph",
+        "The patches that query tokens choose.",
+        lambda: figures.draw_graph(subject, subject.examples(IMAGES // 2, seed)),
+    )
+    yield drawn(
+        "Attention",
+        "Where the last block looks.",
+        lambda: figures.draw_attention(subject, subject.examples(IMAGES, seed)),
+    )
+
+
+def _summary(folder: Path, config: Path, checkpoint: str | Path | None) -> Section:
+    card = read_run_card(folder)
+    told = {
+        **card.get("setup", {}),
+        "configuration": config.name,
+        "checkpoint shown": "none" if checkpoint is None else Path(checkpoint).name,
+        "datasets": ", ".join(card.get("datasets", {})),
+        "synthetic": ", ".join(f"{name} is AG-Synth in its layout" for name in card.get("synthetic", ())),
+        "seed": card.get("seed"),
+        "devices": ", ".join(card.get("devices", ())),
+        "versions": ", ".join(f"{name} {card['versions'][name]}" for name in VERSIONS if name in card["versions"]),
+        **_sessions(card.get("sessions", ())),
+    }
+    rows = [[name.replace("_", " "), _shown(value)] for name, value in told.items() if value not in (None, "")]
+    return Section("Summary", rows=rows)
+
+
+def _shown(value: Any) -> str:
+    """Return a value in words; numbers in a list are height and width."""
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _sessions(sessions: Sequence[Any]) -> dict[str, Any]:
+    sessions = [each for each in sessions if isinstance(each, Mapping)]
+    if not sessions:
+        return {}
+    minutes = sum(each.get("wall_seconds") or 0 for each in sessions) / 60
+    return {
+        "started": sessions[0].get("started"),
+        "outcome": sessions[-1].get("outcome"),
+        "took": f"{minutes:.1f} minutes in {len(sessions)} session{'s' if len(sessions) > 1 else ''}",
+        "command": shlex.join(map(str, sessions[-1].get("command", ()))),
+    }
+
+
+def _results(folder: Path) -> Section:
+    if not (folder / RESULTS).is_file():
+        raise InputError(f"{folder} has no {RESULTS}: fastreid eval makes one")
+    found = [entry for entries in load_results(folder).values() for entry in entries.values()]
+    rows = [
+        [entry.protocol, *(f"{entry[name]:.1f}" for name in SHOWN), str(entry.queries), str(entry.gallery)]
+        for entry in found
+    ]
+    return Section("Results", "In percent.", rows, ["protocol", *SHOWN, "queries", "gallery"])
+
+
+def _training(folder: Path, protocol: str) -> Section:
+    lines = read_history(folder)
+    if not lines:
+        raise InputError(f"{folder} has no history of training: neither metrics.json nor vis_data/scalars.json")
+    known = sorted({name.removesuffix("/mAP") for line in lines for name in line if name.endswith("/mAP")})
+    shown = next((name for name in known if protocol in (name, name.partition("/")[2])), known[0] if known else "")
+    return Section("Training", pictures={"learning curves": draw_curves(lines, folder.resolve().name, shown)})
+
+
+def _first(folder: Path, names: Sequence[str]) -> Path | None:
+    for name in names:
+        found = sorted(folder.glob(name), key=lambda path: path.stat().st_mtime)
+        if found:
+            return found[-1]
+    return None
