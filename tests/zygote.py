@@ -116,7 +116,7 @@ def _serve(hosts: list[str]) -> None:
     torch.set_num_threads(1)
     worker._context = lambda _: multiprocessing.get_context("fork")
     for host in hosts:
-        importlib.import_module(f"agreid_plugin.hosts.{host}.run")
+        importlib.import_module(f"agreid_plugin.hosts.{host}.engine.run")
         for module, *_ in EVENTS[host].values():
             importlib.import_module(module)
     format_once()

@@ -41,11 +41,11 @@ def _doctor(args: argparse.Namespace) -> int:
     from agreid_plugin.inference import weight_files
 
     here = [host for host in HOSTS if installed(host)]
-    checks = [finding for host in here for finding in _part(host, "diagnosis").diagnose()]
+    checks = [finding for host in here for finding in _part(host, "commands.diagnosis").diagnose()]
     weights = weight_files.examined(args.weights or weight_files.found_files())
     room = environment_report.room(args.output)
     if not args.quick:
-        checks += smoke.smoke({HOSTS[host]: _part(host, "smoke").train for host in here})
+        checks += smoke.smoke({HOSTS[host]: _part(host, "commands.smoke").train for host in here})
     report = {
         "versions": run_card.versions(),
         "devices": run_card.devices(),
@@ -64,7 +64,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _part(host: str, name: str) -> ModuleType:
-    return import_module(f"agreid_plugin.hosts.{host}.commands.{name}")
+    return import_module(f"agreid_plugin.hosts.{host}.{name}")
 
 
 def _print(report: dict[str, Any]) -> None:

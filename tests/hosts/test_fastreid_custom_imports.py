@@ -18,7 +18,7 @@ from agreid_plugin.hosts.fastreid.models.loss_registry import LOSSES
 GUIDE = (ROOT / "docs" / "guide" / "parts.md").read_text(encoding="utf-8")
 LOSS = GUIDE.partition("**`my_losses.py`**\n\n```python\n")[2].partition("```")[0]
 OPTION = """
-from agreid_plugin.hosts.fastreid.config import Key, declare
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 declare([Key("MODEL.LOSSES.NORM.SCALE", 1.0, "Weight.")])
 """
 

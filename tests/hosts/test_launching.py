@@ -97,10 +97,10 @@ def sleeping_command(folder: Path, function: str = "work", **given) -> subproces
         "from launch_cases import *\n"
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
-        f"    launching.launch({function}, ('sleep', {str(folder)!r}), arguments(**{given}))\n"
+        f"    launch.launch({function}, ('sleep', {str(folder)!r}), arguments(**{given}))\n"
     )
     (folder / "command.py").write_text(script)
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(launch.__file__).parents[2])])
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(launch.__file__).parents[3])])
     environment = {**os.environ, "PYTHONPATH": paths}
     return subprocess.Popen([sys.executable, folder / "command.py"], env=environment, start_new_session=True)
 

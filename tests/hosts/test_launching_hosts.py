@@ -79,7 +79,7 @@ def test_torchrun_starts_a_run_anew_and_it_goes_on(config_file, tmp_path):
     folder, script = tmp_path / "run", Path(launch_cases.__file__).with_name("killed_once.py")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     command = [*torchrun, "--max-restarts", 1, script, "train", "--config", config_file, "--output", folder]
-    paths = os.pathsep.join([str(Path(run.__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(Path(run.__file__).parents[4]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=300)
     assert result.returncode == 0, result.stderr[-2000:]

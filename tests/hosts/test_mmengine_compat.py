@@ -25,6 +25,7 @@ from mmpretrain.structures import DataSample
 
 from agreid_plugin import _imports
 from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine import compat
 from agreid_plugin.hosts.mmengine.compat import mmengine_fixes, mmpretrain_fixes
 
 ALL = [*mmengine_fixes.PATCHES.all, *mmpretrain_fixes.PATCHES.all]
@@ -73,12 +74,10 @@ def test_every_patch_says_why_and_is_watched_for(patch):
 
 
 def test_what_was_applied_is_told():
-    assert {"safe_checkpoints", "train_returns_the_backbone", "average_over_all"} <= set(mmengine_fixes.applied())
+    assert {"safe_checkpoints", "train_returns_the_backbone", "average_over_all"} <= set(compat.applied())
 
 
-@pytest.mark.parametrize(
-    "patch", [patch for patch in ALL if patch.name in mmengine_fixes.applied()], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("patch", [patch for patch in ALL if patch.name in compat.applied()], ids=lambda p: p.name)
 def test_the_module_itself_has_the_fault(native, patch, monkeypatch):
     if patch.name == "numpy_in1d":
         monkeypatch.delattr(np, "in1d")
@@ -278,7 +277,7 @@ def test_models_load_beside_a_transformers_they_do_not_fit(tmp_path):
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     code = (
         "import mmpretrain.utils.dependency as d; print(d.WITH_MULTIMODAL); import mmpretrain.models\n"
-        "from agreid_plugin.hosts.mmengine.compat.mmengine_fixes import applied\n"
+        "from agreid_plugin.hosts.mmengine.compat import applied\n"
         "print('no_multimodal_models' in applied())"
     )
     mended = "import agreid_plugin; "

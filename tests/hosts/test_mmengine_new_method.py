@@ -12,14 +12,14 @@ from agreid_plugin.hosts.mmengine.registry import MODELS
 METHOD = '''
 from torch import nn
 
-from agreid_plugin.hosts.mmengine.arguments import checked
-from agreid_plugin.hosts.mmengine.backbones import HostBackbone
-from agreid_plugin.hosts.mmengine.base_model import ReIDModel
-from agreid_plugin.hosts.mmengine.building import build
+from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.models.backbones import HostBackbone
+from agreid_plugin.hosts.mmengine.models.base import ReIDModel
+from agreid_plugin.hosts.mmengine.models.build import build
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.losses import identity_objectives
 from agreid_plugin.nn.bnneck import BNNeck
-from agreid_plugin.nn.usage import Sent
+from agreid_plugin.nn.expert_usage import Sent
 from agreid_plugin.types import ReIDMethod
 
 

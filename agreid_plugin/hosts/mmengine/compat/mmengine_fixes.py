@@ -24,7 +24,6 @@ import torch
 import yaml
 
 from agreid_plugin.data.yaml_files import PlainLoader
-from agreid_plugin.hosts import torchvision_ops
 from agreid_plugin.hosts.host_fixes import Patch, Patches
 from agreid_plugin.hosts.mmengine.compat import mmpretrain_fixes
 
@@ -33,11 +32,6 @@ warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # mmengi
 PATCHES = Patches()
 NO_CUDA = (AttributeError, RuntimeError, AssertionError)
 """What `torch.cuda.set_device` raises without a GPU, by the build of torch."""
-
-
-def applied() -> dict[str, str]:
-    """Return name -> reason of the patches in force in this process, those of mmpretrain too."""
-    return {**torchvision_ops.applied(), **PATCHES.applied(), **mmpretrain_fixes.PATCHES.applied()}
 
 
 def due() -> list[Patch]:
