@@ -1,8 +1,9 @@
 """Snapshots of what users' files and checkpoints depend on: a change of it is seen in `tests/snapshots`.
 
-`tools/run python tests/test_snapshots.py` writes them anew where the change is meant. Watched are configuration keys
-with their defaults, the names in both hosts' registries with their arguments, the options of the command, and of every
-recipe the parameters of its model by name and shape, with a number that the first weights from seed 0 come to.
+`PYTHONPATH=tests/helpers tools/run python tests/test_snapshots.py` writes them anew where the change is meant. Watched
+are configuration keys with their defaults, the names in both hosts' registries with their arguments, the options of the
+command, and of every recipe the parameters of its model by name and shape, with a number that the first weights from
+seed 0 come to.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, recipes
+from conftest import recipes
 from fastreid.config import get_cfg
 from fastreid.modeling import build_model
 from mmengine.registry import MODELS, init_default_scope
@@ -188,6 +189,5 @@ def main(root: Path) -> None:
 if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
-    sys.path.insert(0, str(ROOT / "tests"))
     with TemporaryDirectory() as folder:
         main(Path(folder))

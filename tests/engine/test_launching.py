@@ -100,7 +100,7 @@ def sleeping_command(folder: Path, function: str = "work", **given) -> subproces
         f"    launch.launch({function}, ('sleep', {str(folder)!r}), arguments(**{given}))\n"
     )
     (folder / "command.py").write_text(script)
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(launch.__file__).parents[3])])
+    paths = os.pathsep.join([str(Path(__file__).parents[1] / "helpers"), str(Path(launch.__file__).parents[3])])
     environment = {**os.environ, "PYTHONPATH": paths}
     return subprocess.Popen([sys.executable, folder / "command.py"], env=environment, start_new_session=True)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-TOOL = runpy.run_path(str(Path(__file__).parent.parent / "tools" / "same-code"))
+TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "same-code"))
 OLD = {
     "package/looking.py": '''
 """What a model does."""
