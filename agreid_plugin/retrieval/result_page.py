@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import cache
-from html import escape
+from pathlib import Path
 from typing import Any, TypeAlias
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from tabulate import tabulate
 
@@ -20,6 +21,7 @@ from agreid_plugin.types import UNKNOWN
 
 Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
 """What PIL may give for its default font."""
+TEMPLATE = Path(__file__).with_suffix(".html")
 THUMBNAIL = (128, 256)
 """Most columns and rows of a small image."""
 COLUMNS = 10  # images in a row of a sheet
@@ -29,22 +31,6 @@ LINE = 19  # pixels of a line of text
 LEAST_WIDTH = 560  # of a sheet, or a query would be broken into many lines
 PAPER, INK = (250, 250, 248), (40, 40, 44)
 _FRAME = (225, 225, 220)
-
-_STYLE = """
-:root { color-scheme: light dark; --paper: #fafaf8; --ink: #28282c; --faint: #6a6a70; --card: #fff; }
-@media (prefers-color-scheme: dark) { :root { --paper: #18181b; --ink: #e8e8e6; --faint: #a0a0a8; --card: #242428; } }
-body { margin: 0 auto; max-width: 1500px; padding: 12px; background: var(--paper); color: var(--ink);
-  font: 15px/1.4 system-ui, sans-serif; }
-h1 { font-size: 1.25rem; margin: 20px 0 4px; overflow-wrap: anywhere; }
-p { margin: 4px 0; color: var(--faint); overflow-wrap: anywhere; }
-.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(132px, 1fr)); gap: 10px; margin-top: 10px; }
-figure { margin: 0; padding: 8px; border-radius: 8px; background: var(--card); text-align: center; }
-img { width: 100%; height: 220px; object-fit: contain; }
-img.query { width: auto; display: block; }
-figcaption { font-size: 0.8rem; }
-.path { display: block; color: var(--faint); overflow-wrap: anywhere; }
-"""
-
 
 TOLD: dict[str, Callable[[Hit], str]] = {
     "view": lambda hit: hit.view_word,
@@ -102,11 +88,36 @@ def page(answers: Sequence[Answer], about: str = "") -> str:
     Raises:
         InputError: an image cannot be read.
     """
-    small = cache(_embedded)  # one image may answer several queries
-    shown = _short_paths([hit.path for answer in answers for hit in answer.hits])
-    title = escape(printable(_heading(answers[0]) if len(answers) == 1 else f"{len(answers)} queries"))
-    footer = f"<footer><p>{escape(printable(about))}</p></footer>"
-    return document(title, _STYLE, [*(_section(answer, small, shown) for answer in answers), footer])
+    return render_page(
+        TEMPLATE,
+        title=_heading(answers[0]) if len(answers) == 1 else f"{len(answers)} queries",
+        answers=answers,
+        about=about,
+        heading=_heading,
+        labels=_labels,
+        paths=_short_paths([hit.path for answer in answers for hit in answer.hits]),
+        source=cache(_thumbnail_source),  # one image may answer several queries
+    )
+
+
+def render_page(template: Path, **values: Any) -> str:
+    """Return a page from a jinja2 template, in which every text is escaped and made printable."""
+    environment = Environment(
+        loader=FileSystemLoader(template.parent, encoding="utf-8"),
+        autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template.name).render(values)
+
+
+def embed_image(image: Image.Image, kind: str, **options: Any) -> str:
+    """Return the `src` of an `img` that holds an image, saved by PIL as `JPEG` or `PNG`."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _heading(answer: Answer) -> str:
@@ -122,44 +133,13 @@ def _short_paths(paths: Sequence[str]) -> dict[str, str]:
     return {path: os.path.relpath(each, start) for path, each in full.items()}
 
 
-def document(title: str, style: str, parts: Iterable[str]) -> str:
-    """Return an HTML page of parts, whose title is escaped already."""
-    return "\n".join(
-        [
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>",
-            *parts,
-            "</body>\n</html>\n",
-        ]
-    )
-
-
-def source_of(image: Image.Image, kind: str, **options: Any) -> str:
-    """Return an image, saved by PIL as `JPEG` or `PNG`, as the source that an `img` of a page has."""
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def _section(answer: Answer, small: Callable[[str], str], shown: Mapping[str, str]) -> str:
-    notes = "".join(f"<p>{escape(printable(note))}</p>\n" for note in answer.notes)
-    figures = "\n".join(_figure(hit, small(hit.path), shown[hit.path]) for hit in answer.hits)
-    asked = f'<img class="query" src="{small(answer.query)}" alt="query">\n' if answer.is_image else ""
-    head = f"<h1>{escape(printable(_heading(answer)))}</h1>\n{asked}{notes}"
-    return f'<section>\n{head}<div class="grid">\n{figures}\n</div>\n</section>'
-
-
-def _figure(hit: Hit, source: str, path: str) -> str:
-    path = escape(printable(path))
+def _labels(hit: Hit) -> str:
     known = {name: tell(hit) for name, tell in TOLD.items() if tell(hit)}
-    told = ", ".join(f"{name} {text}" if name in ("camera", "pid") else text for name, text in known.items())
-    words = f'<b>{hit.rank}</b> · {hit.score:.4f} {told}<span class="path">{path}</span>'
-    return f'<figure><img src="{source}" alt="{path}"><figcaption>{words}</figcaption></figure>'
+    return ", ".join(f"{name} {text}" if name in ("camera", "pid") else text for name, text in known.items())
 
 
-def _embedded(path: str) -> str:
-    return source_of(thumbnail(path), "JPEG", quality=80)
+def _thumbnail_source(path: str) -> str:
+    return embed_image(thumbnail(path), "JPEG", quality=80)
 
 
 def thumbnail(path: str, size: tuple[int, int] = THUMBNAIL) -> Image.Image:

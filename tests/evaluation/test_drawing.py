@@ -1,5 +1,7 @@
 """Pictures from plain arrays: what is drawn is what was given."""
 
+import base64
+import io
 import re
 
 import numpy as np
@@ -78,10 +80,26 @@ def test_a_page_can_be_read_on_a_phone():
     numbers = Section("Results", "", [["CARGO/ALL", "28.7"]], ["protocol", "Rank-1"])
     drawn = Section("Pictures", pictures={"a": Image.new("RGB", (1000, 9)), "b": Image.new("RGB", (300, 9))})
     made = page("run", "config.yaml", [told, numbers, drawn])
-    assert '<tr><td>epochs</td><td class="told">8</td></tr>' in made
+    assert '<tr><td>epochs</td><td class="words">8</td></tr>' in made
     assert '<tr><td>CARGO/ALL</td><td class="number">28.7</td></tr>' in made
     assert made.count('<div class="wide"><table>') == 2
     assert re.findall(r"--least: (\d+)px", made) == ["720", "300"]
+
+
+def test_a_page_shows_every_figure_and_runs_nothing_that_a_name_holds():
+    bad = "<script>alert('&')</script>\udcff\n\"x\" {{ 7 * 7 }}"
+    sections = [Section(bad, bad, [[bad, "1.5"]], [bad, bad], {bad: Image.new("RGB", (9, 9), COLOR)}), Section("B")]
+    made = page(bad, bad, sections)
+    assert "<script" not in made
+    assert "{{ 7 * 7 }}" in made
+    assert made.count("&lt;script&gt;") == 10  # title, 2 headings, 2 lines, link, 3 cells, picture
+    made.encode("utf-8")
+    (source,) = re.findall(r'<img src="data:image/png;base64,([^"]*)"', made)
+    with Image.open(io.BytesIO(base64.b64decode(source))) as image:
+        assert image.getpixel((0, 0)) == COLOR
+    targets, ids = (re.findall(rf'{name}="#?([^"]*)"', made) for name in ("href", "section id"))
+    assert targets == ids
+    assert len(set(ids)) == 2
 
 
 def test_attention_is_told_against_the_mean_patch():
