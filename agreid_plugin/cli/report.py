@@ -64,7 +64,7 @@ def _report(args: argparse.Namespace) -> None:
 def _with_paper(args: argparse.Namespace) -> None:
     from agreid_plugin.engine.run_card import find_run_card
     from agreid_plugin.engine.run_papers import paper_for
-    from agreid_plugin.evaluation.paper_report import beside_paper
+    from agreid_plugin.evaluation.papers import beside_paper
 
     (path,) = args.runs
     entries, card = _entries(path, args.protocol), find_run_card(path)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.collapse import collapse
+from agreid_plugin.evaluation.validation import collapse
 
 LOOKS = 2
 """Successive looks, an epoch apart, in which features must be found alike before training is stopped."""

@@ -1,15 +1,13 @@
 """Evaluation: exact ranking metrics under a protocol, re-ranking, thresholds, confidence, and the files they go to."""
 
-from agreid_plugin.evaluation.bootstrap import Interval
 from agreid_plugin.evaluation.calibration import Calibration, calibrate, calibrate_distances
-from agreid_plugin.evaluation.confidence import Difference, compare, confidence, require_comparable
+from agreid_plugin.evaluation.confidence import Difference, Interval, compare, confidence, require_comparable
 from agreid_plugin.evaluation.distances import Distances, FeatureDistances
-from agreid_plugin.evaluation.expansion import expand
 from agreid_plugin.evaluation.features import FeatureSet, load_features, save_features
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery
 from agreid_plugin.evaluation.multi_protocol import caption_meta, covered, evaluate_all, records_to_extract, sides
 from agreid_plugin.evaluation.ranking import Ranking, rank
-from agreid_plugin.evaluation.reranking import rerank
+from agreid_plugin.evaluation.reranking import expand, rerank
 from agreid_plugin.evaluation.results import (
     as_results,
     comparison_table,

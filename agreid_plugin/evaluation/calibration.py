@@ -17,12 +17,11 @@ from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 from agreid_plugin.data.datasets.files import MOST_LABEL, read_json, shown
 from agreid_plugin.data.protocols import Meta, Protocol
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.evaluation.bootstrap import DRAWS, LEVEL, Interval
+from agreid_plugin.evaluation.confidence import DRAWS, LEVEL, Interval
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances
 from agreid_plugin.evaluation.metrics import check_views
-from agreid_plugin.evaluation.pairs import Pairs, collect_pairs
 from agreid_plugin.evaluation.relevance import Matches
-from agreid_plugin.evaluation.roc import Curve, Direction, OperatingPoint
+from agreid_plugin.evaluation.roc import Curve, Direction, OperatingPoint, Pairs, collect_pairs
 from agreid_plugin.evaluation.validation import FeatureArray
 
 RATES = (1e-4, 1e-3, 1e-2)

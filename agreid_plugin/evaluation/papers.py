@@ -1,4 +1,4 @@
-"""What papers print, as data: `projects/*/paper.yml` read, checked and taken apart into rows of numbers.
+"""Published numbers: `projects/*/paper.yml` read and checked, and a run's numbers printed beside a paper's.
 
     paper: {title: ..., venue: CVPR, year: 2026, arxiv: "...", code: https://...}
     method: ViSA                                   # what its own row is called in the tables
@@ -17,25 +17,36 @@
         except:                                    # rows of a column that were measured otherwise, or need a word
           - {rows: [VDT], printed: A<->G, protocol: CARGO/AG-both, note: copied from VDT's paper}
 
-`protocol: unknown` is a number of which nobody can tell how it was measured.
+`protocol: unknown` is for a number whose protocol is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
+from agreid_plugin.data.check import published_figures
 from agreid_plugin.data.datasets.files import existing, shown
+from agreid_plugin.data.protocols import protocol as known_protocol
 from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, did_you_mean, said_of, unknown
-from agreid_plugin.evaluation.metrics import check_views
-from agreid_plugin.evaluation.paper_tables import Published, mapping, rows_of
+from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, check_views, views_word
 
 FILE_NAME = "paper.yml"
 KEYS = ("paper", "method", "name", "architecture", "setting", "headline", "cited_in", "tables")
 OF_PAPER = ("title", "venue", "year", "arxiv", "code")
+UNKNOWN = "unknown"
+"""The protocol of a number of which nobody can tell how it was measured."""
+OF_TABLE = ("table", "note", "columns", "rows", "except")
+OF_COLUMN = ("printed", "protocol", "mean_of", "metrics", "note")
+OF_EXCEPTION = ("rows", "printed", "protocol", "note")
+OURS = "this run"
+OTHER = "another protocol"
+COUNTED = {"queries": "queries", "gallery": "gallery images"}
 
 
 @dataclass(frozen=True)
@@ -148,3 +159,219 @@ def _cited_rows(path: Path, content: Mapping[str, Any]) -> tuple[Published, ...]
             )
         found += [replace(row, table=f"{other.project}, {row.table}") for row in own]
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Published:
+    """One method's numbers in one column of one table.
+
+    Attributes:
+        method: as printed.
+        table: as printed, `Table 1`.
+        printed: what the paper calls the column.
+        protocol: its full name here, `unknown`, or empty where the column is of none or a mean over several.
+        numbers: name -> number, None where the paper prints none.
+        note: what to know when comparing it.
+        about: what the table is about, if its rows do not tell.
+    """
+
+    method: str
+    table: str
+    printed: str
+    protocol: str
+    numbers: Mapping[str, float | None]
+    note: str = ""
+    about: str = ""
+
+
+def rows_of(path: Path, tables: Any) -> tuple[Published, ...]:
+    """Return every row of every column of every table."""
+    if not isinstance(tables, list) or not tables:
+        raise InputError(f"{path}: tables should be a list of tables")
+    return tuple(row for place, table in enumerate(tables, start=1) for row in _table(f"{path}: table {place}", table))
+
+
+def _table(where: str, table: Any) -> Iterable[Published]:
+    table = mapping(where, table, OF_TABLE, needed=("table", "columns", "rows"))
+    where = f"{where} ({table['table']})"
+    if not isinstance(table["columns"], list) or not isinstance(table["rows"], dict):
+        raise InputError(f"{where}: columns should be a list, and rows have a method's name and a list of numbers each")
+    columns = [_column(f"{where}: column {place}", each) for place, each in enumerate(table["columns"], start=1)]
+    printed = [column["printed"] for column in columns]
+    if len(set(printed)) < len(printed):
+        raise InputError(f"{where}: two columns are printed alike; tell them apart, as CARGO ALL and CP2108 ALL")
+    changes = _exceptions(where, table, printed)
+    for method, values in table["rows"].items():
+        _check_values(f"{where}: row {shown(str(method))}", values, sum(len(column["metrics"]) for column in columns))
+        rest = list(values)
+        for column in columns:
+            numbers = {name: rest.pop(0) for name in column["metrics"]}
+            change = changes.get((method, column["printed"]), {})
+            notes = [change.get("note", ""), column.get("note", "")]
+            yield Published(
+                method=str(method),
+                table=table["table"],
+                printed=column["printed"],
+                protocol=change.get("protocol", column.get("protocol", "")),
+                numbers=numbers,
+                note="; ".join(note for note in notes if note),
+                about=table.get("note", ""),
+            )
+
+
+def _column(where: str, column: Any) -> Mapping[str, Any]:
+    column = mapping(where, column, OF_COLUMN, needed=("printed", "metrics"))
+    protocols = [column["protocol"]] if "protocol" in column else column.get("mean_of", [])
+    for name in protocols:
+        _check_protocol(where, name)
+    for name in column["metrics"] if protocols else ():
+        if name not in NUMBERS:
+            raise unknown(f"{where}: metric", str(name), NUMBERS)
+    return column
+
+
+def _check_protocol(where: str, name: Any) -> None:
+    with said_of(where):
+        if name != UNKNOWN and str(known_protocol(str(name))) != name:
+            raise InputError(f"protocol {name!r} should be written {known_protocol(str(name))}")
+
+
+def _exceptions(
+    where: str, table: Mapping[str, Any], printed: Sequence[str]
+) -> dict[tuple[str, str], Mapping[str, Any]]:
+    found = {}
+    for each in table.get("except", []):
+        each = mapping(f"{where}: except", each, OF_EXCEPTION, needed=("rows", "printed", "note"))
+        if each["printed"] not in printed:
+            raise unknown(f"{where}: except: column", str(each["printed"]), printed)
+        if "protocol" in each:
+            _check_protocol(f"{where}: except", each["protocol"])
+        for row in each["rows"]:
+            if row not in table["rows"]:
+                raise unknown(f"{where}: except: row", str(row), map(str, table["rows"]))
+            found[row, each["printed"]] = each
+    return found
+
+
+def _check_values(where: str, values: Any, expected: int) -> None:
+    if not isinstance(values, list) or not all(value is None or type(value) in (int, float) for value in values):
+        raise InputError(f"{where}: expected a list of numbers, with null where the paper prints none")
+    if len(values) != expected:
+        raise InputError(f"{where} has {len(values)} values, but the columns have {expected} numbers")
+
+
+def mapping(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Return a mapping that has the needed keys and no other than the known ones."""
+    if not isinstance(given, dict):
+        raise InputError(f"{where}: expected keys with values, found a {type(given).__name__}")
+    for key in given:
+        if key not in keys:
+            raise unknown(f"{where}: key", shown(str(key)), keys)
+    for key in needed:
+        if key not in given:
+            raise InputError(f"{where}: no {key}")
+    return given
+
+
+def beside_paper(paper: Paper, results: Sequence[Metrics], card: Mapping[str, Any] | None = None) -> str:
+    """Return a run's numbers beside a paper's as text; those on AG-Synth are left out, which no paper has.
+
+    Args:
+        paper: the paper.
+        results: what the run gave.
+        card: the run's card; None if there is none, when less is known of its setting.
+    """
+    synthetic = (card or {}).get("synthetic", ())
+    made = [name for name in synthetic if any(entry.protocol.startswith(f"{name}/") for entry in results)]
+    results = [entry for entry in results if entry.protocol.partition("/")[0] not in made]
+    unlike = f"not comparable: {', '.join(made)} of this run is AG-Synth, which no paper has"
+    if made and not results:
+        return unlike
+    blocks = {entry.protocol: _block(paper, entry) for entry in results}
+    without = [name for name, text in blocks.items() if not text]
+    lines = [f"{paper}: {paper.title}", *(["numbers as other papers print them"] if paper.cited else [])]
+    lines += [unlike] if made else []
+    lines += [*_warnings(paper, results, card or {}), *(text for text in blocks.values() if text)]
+    if without:
+        lines.append(f"no number in this paper: {', '.join(without)}")
+    return "\n".join(lines)
+
+
+def _warnings(paper: Paper, results: Sequence[Metrics], card: Mapping[str, Any]) -> list[str]:
+    """Return what keeps the run as a whole from being compared with the paper's own rows."""
+    off = [text for text in map(_other_counts, results) if text]
+    lines = [f"not comparable, another dataset or copy: {'; '.join(off)}"] if off else []
+    setting = _other_setting(paper, results, card)
+    return [*lines, *([f"not {paper.method}'s setting: {'; '.join(setting)}"] if setting else []), ""]
+
+
+def _other_counts(entry: Metrics) -> str:
+    """Say that queries and gallery are not as many as published, nothing if they are or nobody knows."""
+    found = {"queries": entry.queries + entry.skipped_queries, "gallery": entry.gallery}
+    published = published_counts(entry.protocol)
+    off = {
+        what: said
+        for what, said in published.items()
+        if found[what] not in (said if isinstance(said, list) else [said])
+    }
+    told = [f"{found[what]:,} {COUNTED[what]} ({_listed(said)} published)" for what, said in off.items()]
+    return f"{entry.protocol} has {' and '.join(told)}" if told else ""
+
+
+def published_counts(name: str) -> dict[str, Any]:
+    """Return how many queries and gallery images a protocol has, as far as that is published."""
+    dataset, _, short = name.partition("/")
+    figures = published_figures(dataset)
+    counts = figures.get("protocols", {}).get(short, {})
+    try:
+        if not counts and known_protocol(name).kind == "text" and short == "T2I":
+            test = figures.get("splits", {}).get("test", {})
+            counts = {"queries": test.get("captions"), "gallery": test.get("images")}
+    except InputError:  # a host's own dataset
+        return {}
+    return {what: counts[what] for what in COUNTED if counts.get(what)}
+
+
+def _other_setting(paper: Paper, results: Iterable[Metrics], card: Mapping[str, Any]) -> list[str]:
+    """Say in what the run does not test as the paper does."""
+    setup = card.get("setup", {})
+    views = sorted({views_word(entry.views) for entry in results} - {views_word(paper.views)})
+    size = setup.get("input")
+    checks = {
+        f"views {', '.join(views)} (there {views_word(paper.views)})": bool(views),
+        f"images of {_size(size)} (there {_size(paper.input)})": size is not None and tuple(size) != paper.input,
+        f"the {setup.get('variant')} variant": setup.get("variant", "") not in ("", "paper"),
+        "distances re-ranked": any("rerank" in entry.distance.replace("-", "") for entry in results),
+    }
+    return [text for text, differs in checks.items() if differs]
+
+
+def _block(paper: Paper, ours: Metrics) -> str:
+    """Return the table of one protocol, with every row of the columns that have numbers of it."""
+    columns = {(row.table, row.printed) for row in paper.rows if row.protocol == ours.protocol}
+    rows = [row for row in paper.rows if (row.table, row.printed) in columns]
+    if not rows:
+        return ""
+    numbers = [name for name in NUMBERS if any(name in row.numbers for row in rows)]
+    notes = list(dict.fromkeys(row.note for row in rows if row.note))
+    table = [[OURS, "", *(ours[name] for name in numbers), "", ""]]
+    for row in rows:
+        other = "" if row.protocol == ours.protocol else row.protocol
+        mark = f"[{notes.index(row.note) + 1}]" if row.note else ""
+        table.append([row.method, _place(row), *(row.numbers.get(name) for name in numbers), other, mark])
+    head = [ours.protocol, "where", *numbers, OTHER, "note"]
+    text = tabulate(table, head, tablefmt="github", floatfmt=".2f", missingval="-")
+    about = dict.fromkeys(f"{row.table}: {row.about}" for row in rows if row.about)
+    return "\n".join([text, *about, *(f"[{place}] {note}" for place, note in enumerate(notes, start=1)), ""])
+
+
+def _place(row: Published) -> str:
+    return f"{row.table}, {row.printed}"
+
+
+def _listed(said: Any) -> str:
+    return " or ".join(f"{number:,}" for number in (said if isinstance(said, list) else [said]))
+
+
+def _size(size: Sequence[int] | None) -> str:
+    return "x".join(map(str, size or ()))

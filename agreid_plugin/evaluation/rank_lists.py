@@ -14,8 +14,8 @@ from agreid_plugin.data.protocols import Protocol, hidden_mask
 from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import PerQuery
+from agreid_plugin.evaluation.multi_protocol import Task
 from agreid_plugin.evaluation.ranking_options import Comparison
-from agreid_plugin.evaluation.tasks import Task
 from agreid_plugin.types import Record
 
 CHOICES = ("even", "worst", "best", "random")

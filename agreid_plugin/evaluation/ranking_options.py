@@ -11,12 +11,10 @@ from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.calibration import Calibration, calibrate_distances
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances
-from agreid_plugin.evaluation.expansion import expand
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import Metrics
-from agreid_plugin.evaluation.multi_protocol import evaluate_all
-from agreid_plugin.evaluation.reranking import rerank
-from agreid_plugin.evaluation.tasks import Task
+from agreid_plugin.evaluation.multi_protocol import Task, evaluate_all
+from agreid_plugin.evaluation.reranking import expand, rerank
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,28 @@
-"""k-reciprocal re-ranking (Zhong et al., CVPR 2017), sparse: what two images share is their few common neighbors.
+"""Re-ranking and query expansion: sparse k-reciprocal encoding (Zhong et al., CVPR 2017), weighted average query
+expansion (Chum et al., ICCV 2007), and the nearest neighbors that both need.
 
-Shapes: Q queries, G gallery images, N = Q + G, K neighbors, P pairs of an image and a neighbor.
+Shapes: Q queries, G gallery images, N = Q + G, D width, K neighbors, P pairs of an image and a neighbor, B images of a
+block.
 """
 
 from __future__ import annotations
 
+import faiss
 import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
+from torch.nn import functional as F
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.distances import Distances, FeatureDistances
-from agreid_plugin.evaluation.neighbors import joined, nearest
-from agreid_plugin.evaluation.validation import FeatureArray
+from agreid_plugin.evaluation.validation import FeatureArray, checked_pair
 
 ROWS = 2048  # images whose neighbors are expanded together
 PAIRS = 8192  # pairs whose features are gathered together
 SHARE = 2 / 3  # of a neighbor's own neighbors that have to be shared before they join
+MEAN_ROWS = 1024  # images whose neighbors' features are gathered together
+NEIGHBOR_ROWS = 256  # images whose distances to all others are made together on a GPU
 
 
 def rerank(
@@ -132,3 +137,67 @@ def _pair_distances(features: Tensor, left: np.ndarray, right: np.ndarray) -> np
     pairs = torch.as_tensor(np.stack([left, right]), device=features.device)
     found = [(features[a] - features[b]).square().sum(dim=1) for a, b in pairs.long().split(PAIRS, dim=1)]
     return torch.cat(found).double().numpy(force=True)
+
+
+def expand(
+    query: FeatureArray, gallery: FeatureArray, *, k: int = 10, alpha: float = 3.0, times: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Replace every feature by the mean of its nearest features of both sides, weighted by cosine ** alpha.
+
+    Args:
+        query: (Q, D) features.
+        gallery: (G, D) features.
+        k: how many features make the mean, its own included.
+        alpha: the larger, the less a distant neighbor counts; a negative cosine keeps its sign.
+        times: how often to do it.
+
+    Returns:
+        The new query and gallery features.
+    """
+    features = joined(query, gallery, normalize=False)
+    for _ in range(times):
+        features = _expanded(features, k, alpha)
+    array = features.numpy(force=True)
+    return array[: len(query)], array[len(query) :]
+
+
+def _expanded(features: Tensor, k: int, alpha: float) -> Tensor:
+    squared, places = nearest(F.normalize(features, dim=1), k)
+    cosines = 1 - squared / 2
+    weights = torch.from_numpy(np.sign(cosines) * np.abs(cosines) ** alpha).to(features)  # (N, K)
+    mean = torch.empty_like(features)
+    for start in range(0, len(features), MEAN_ROWS):
+        block = slice(start, start + MEAN_ROWS)
+        chosen = features[torch.as_tensor(places[block], device=features.device)]  # (B, K, D)
+        mean[block] = torch.einsum("bk,bkd->bd", weights[block], chosen) / weights.shape[1]
+    return mean
+
+
+def joined(query: FeatureArray, gallery: FeatureArray, normalize: bool) -> Tensor:
+    """Return the features of both sides in one, queries first, of length 1 if so wanted."""
+    features = torch.cat(checked_pair(query, gallery))
+    return F.normalize(features, dim=1, out=features) if normalize else features
+
+
+def nearest(features: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return squared Euclidean distances and places of the K nearest of each image, itself included, (N, K) each.
+
+    There are fewer than `k` if there are fewer images. faiss does it on CPU, torch on any other device.
+    """
+    k = min(k, len(features))
+    return _by_faiss(features, k) if features.device.type == "cpu" else _by_torch(features, k)
+
+
+def _by_faiss(features: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+    array = np.ascontiguousarray(features.numpy())
+    return faiss.knn(array, array, k, metric=faiss.METRIC_L2)
+
+
+def _by_torch(features: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+    squares = features.square().sum(dim=1)
+    found = []
+    for rows, own in zip(features.split(NEIGHBOR_ROWS), squares.split(NEIGHBOR_ROWS), strict=True):
+        distances = torch.addmm(squares, rows, features.T, alpha=-2) + own[:, None]  # (B, N)
+        found.append(distances.topk(k, largest=False))
+    values, places = (torch.cat(parts).numpy(force=True) for parts in zip(*found, strict=True))
+    return values, places

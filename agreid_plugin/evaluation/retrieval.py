@@ -14,9 +14,8 @@ import numpy as np
 from agreid_plugin.data.protocols import Meta, Protocol
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances, blocks
 from agreid_plugin.evaluation.metrics import Metrics, Part, PerQuery, check_views, means, parts
-from agreid_plugin.evaluation.negatives import Counting, Share, Strangers
 from agreid_plugin.evaluation.ranking import Scores, score
-from agreid_plugin.evaluation.relevance import Matches
+from agreid_plugin.evaluation.relevance import Counting, Matches, Share, Strangers
 from agreid_plugin.evaluation.validation import FeatureArray, Paths
 
 

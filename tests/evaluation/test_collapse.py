@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from agreid_plugin.evaluation.collapse import collapse, least_cosine
+from agreid_plugin.evaluation.validation import collapse, least_cosine
 
 
 def test_the_bound_holds_for_every_pair():

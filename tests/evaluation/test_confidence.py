@@ -6,7 +6,7 @@ from evaluation_cases import make_protocol, random_case
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import NUMBERS, Metrics, PerQuery, compare, confidence, evaluate
-from agreid_plugin.evaluation.bootstrap import CHUNK, Interval, draws_of, resampled_means
+from agreid_plugin.evaluation.confidence import CHUNK, Interval, draws_of, resampled_means
 from agreid_plugin.evaluation.metrics import means
 
 

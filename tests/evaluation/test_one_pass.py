@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from agreid_plugin.data.datasets import Dataset, Sides
 from agreid_plugin.data.protocols import Protocol, protocols, select
 from agreid_plugin.evaluation import FeatureDistances, FeatureSet, evaluate_all, evaluate_distances, rerank
-from agreid_plugin.evaluation.tasks import Task
+from agreid_plugin.evaluation.multi_protocol import Task
 from agreid_plugin.types import UNKNOWN, Record, View
 
 AERIAL, GROUND = {"view": ("aerial",)}, {"view": ("ground",)}

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from agreid_plugin.evaluation import NUMBERS, Metrics
-from agreid_plugin.evaluation.paper_report import beside_paper, published_counts
-from agreid_plugin.evaluation.papers import load_paper
+from agreid_plugin.evaluation.papers import beside_paper, load_paper, published_counts
 
 PROJECTS = Path(__file__).parents[2] / "projects"
 CARD = {"synthetic": [], "setup": {"architecture": "ViSA", "variant": "paper", "input": [256, 128]}}

@@ -8,8 +8,7 @@ import yaml
 from agreid_plugin.data.check import published_figures
 from agreid_plugin.data.protocols import protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.paper_tables import UNKNOWN
-from agreid_plugin.evaluation.papers import load_paper
+from agreid_plugin.evaluation.papers import UNKNOWN, load_paper
 
 PROJECTS = Path(__file__).parents[2] / "projects"
 PAPERS = {path.parent.name: load_paper(path) for path in sorted(PROJECTS.glob("*/paper.yml"))}

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from agreid_plugin.data.protocols import Meta
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import evaluate_distances, expand, rerank
-from agreid_plugin.evaluation.neighbors import _by_faiss, _by_torch
+from agreid_plugin.evaluation.reranking import _by_faiss, _by_torch
 from agreid_plugin.types import Record
 
 

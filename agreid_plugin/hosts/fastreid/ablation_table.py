@@ -16,8 +16,7 @@ from tabulate import tabulate
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import Metrics, PerQuery, compare, require_comparable
-from agreid_plugin.evaluation.bootstrap import DRAWS
-from agreid_plugin.evaluation.confidence import SIGNIFICANT
+from agreid_plugin.evaluation.confidence import DRAWS, SIGNIFICANT
 from agreid_plugin.evaluation.metrics import views_word
 from agreid_plugin.hosts.fastreid.ablation_runs import Grid
 from agreid_plugin.visualize.grid import draw_grid

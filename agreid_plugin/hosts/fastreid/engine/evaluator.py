@@ -20,9 +20,9 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet, Metrics
-from agreid_plugin.evaluation.collapse import collapse
 from agreid_plugin.evaluation.evaluation_sets import TestSet, check_sides, choose
 from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
+from agreid_plugin.evaluation.validation import collapse
 from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, read_dataset, source_of
 from agreid_plugin.hosts.fastreid.data.text import CAPTION_NUMBERS, reads_captions, tell_long
 from agreid_plugin.hosts.fastreid.engine.distributed import share

@@ -16,11 +16,11 @@ from agreid_plugin.data.bad_images import tell_bad_images
 from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics
-from agreid_plugin.evaluation.collapse import collapse
 from agreid_plugin.evaluation.distances import MEMORY
 from agreid_plugin.evaluation.distances import METRICS as DISTANCES
 from agreid_plugin.evaluation.evaluation_sets import TestSet
 from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
+from agreid_plugin.evaluation.validation import collapse
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.config.type_checks import require_kinds
 from agreid_plugin.hosts.mmengine.registry import METRICS
