@@ -138,7 +138,7 @@ def extractor_of(args: argparse.Namespace, normalize: bool = True) -> Extractor:
 def entries_of(args: argparse.Namespace) -> list[Entry]:
     """Return the images of a command line; say of which splits of a dataset, and which are left out for their names."""
     from agreid_plugin.data.bad_images import listed
-    from agreid_plugin.retrieval.index.listing import BAD_NAMES, list_gallery
+    from agreid_plugin.retrieval.listing import BAD_NAMES, list_gallery
 
     if args.splits and not args.dataset:
         raise InputError("--splits are of a dataset: name it with --dataset")

@@ -22,7 +22,7 @@ from agreid_plugin.inference.extractor import CUT_OUT, LIKE_FRAMES, Extractor, c
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.retrieval.feature_cache import FeatureCache
 from agreid_plugin.retrieval.index import GalleryIndex, Where, answers, build_index, check_maker, open_index
-from agreid_plugin.retrieval.index.listing import BAD_NAMES, separate
+from agreid_plugin.retrieval.listing import BAD_NAMES, separate
 from agreid_plugin.retrieval.results import Answer
 from agreid_plugin.types import View, view_label
 

@@ -9,7 +9,7 @@ from index_cases import WIDTH, chunks, entries, vectors
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.retrieval import feature_files
-from agreid_plugin.retrieval.feature_files import columns, read_features, write_features
+from agreid_plugin.retrieval.feature_files import COLUMNS, KIND, read_features, write_features
 
 COUNT = 130
 IMAGES, FEATURES = entries(COUNT), vectors(COUNT)
@@ -23,8 +23,7 @@ def file(request, tmp_path):
 
 
 def test_what_is_written_is_read(file, monkeypatch):
-    for module in (feature_files.npz, feature_files.parquet):
-        monkeypatch.setattr(module, "CHUNK", 40)
+    monkeypatch.setattr(feature_files, "CHUNK", 40)
     maker, found = read_features(file)
     found = list(found)
     assert maker == "m"
@@ -37,10 +36,10 @@ def test_what_is_written_is_read(file, monkeypatch):
 def test_an_npz_is_numpys_own(tmp_path):
     write_features(tmp_path / "f.npz", ".npz", lambda: chunks(IMAGES, FEATURES), {"maker": "m"})
     arrays = np.load(tmp_path / "f.npz")
-    assert set(arrays) == {"features", "about", *columns.COLUMNS}
+    assert set(arrays) == {"features", "about", *COLUMNS}
     assert arrays["features"].shape == (COUNT, WIDTH)
     assert arrays["path"].tolist() == [entry.path for entry in IMAGES]
-    assert json.loads(arrays["about"].tobytes()) == {"kind": columns.KIND, "maker": "m"}
+    assert json.loads(arrays["about"].tobytes()) == {"kind": KIND, "maker": "m"}
 
 
 def read(path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from index_cases import chunks, clustered, entries
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.retrieval.index import Where, build_index, exact, faiss_backend, index_types, open_index, searcher
-from agreid_plugin.retrieval.index.exact import MISSING, exact_search, merged, rescored
+from agreid_plugin.retrieval.index import Where, build_index, faiss_backend, index_types, open_index, searcher
+from agreid_plugin.retrieval.index.searcher import MISSING, exact_search, merged, rescored
 from agreid_plugin.types import View
 
 COUNT, WIDTH = 3000, 16
@@ -146,7 +146,7 @@ def test_effort_doubles_until_the_recall_is_there():
 
 
 def test_exact_search_in_blocks_is_that_of_numpy(monkeypatch):
-    monkeypatch.setattr("agreid_plugin.retrieval.index.exact.BLOCK", 7 * 4 * WIDTH)
+    monkeypatch.setattr("agreid_plugin.retrieval.index.searcher.BLOCK", 7 * 4 * WIDTH)
     products = QUERIES @ FEATURES[:100].T
     for rows in (np.arange(100), np.arange(3, 100, 9), np.array([5]), np.array([], dtype=np.int64)):
         scores, found = exact_search(FEATURES[:100], QUERIES, 10, rows)
@@ -169,7 +169,7 @@ def test_candidates_of_many_queries_are_read_some_at_a_time(monkeypatch):
     vectors, queries = clustered(2000, 64), clustered(32, 64, seed=1)
     rows = np.tile(np.arange(2000), (32, 1))  # of all queries together 16 MB of vectors
     wanted = rescored(vectors, queries, rows, 5)
-    monkeypatch.setattr(exact, "BLOCK", 2**20)
+    monkeypatch.setattr(searcher, "BLOCK", 2**20)
     tracemalloc.start()
     try:
         found, (_, peak) = rescored(vectors, queries, rows, 5), tracemalloc.get_traced_memory()

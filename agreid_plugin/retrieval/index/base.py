@@ -15,8 +15,7 @@ import numpy as np
 
 from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.evaluation.validation import FeatureArray, check_lengths
-from agreid_plugin.retrieval.index.entries import Chunk, MadeChunk, Match, unit_vectors
-from agreid_plugin.retrieval.index.filters import ANY, Where
+from agreid_plugin.retrieval.index.entries import ANY, Chunk, MadeChunk, Match, Where, unit_vectors
 from agreid_plugin.retrieval.results import Answer, Hit
 
 VERSION = 1

@@ -24,12 +24,10 @@ from agreid_plugin.data.atomic_write import whole_file
 from agreid_plugin.errors import InputError
 from agreid_plugin.retrieval.index import folder as files
 from agreid_plugin.retrieval.index.base import GalleryIndex, Info
-from agreid_plugin.retrieval.index.entries import Chunk, Entry, Match
-from agreid_plugin.retrieval.index.exact import MISSING
-from agreid_plugin.retrieval.index.filters import ANY, Where
+from agreid_plugin.retrieval.index.entries import ANY, Chunk, Entry, Match, Where
 from agreid_plugin.retrieval.index.index_types import Structure, enough, kind_for
 from agreid_plugin.retrieval.index.metadata import Table
-from agreid_plugin.retrieval.index.searcher import Lookup, structured
+from agreid_plugin.retrieval.index.searcher import MISSING, Lookup, structured
 
 LATE_PART, LATE_LEAST = 0.1, 20_000  # vectors behind the structure: so many, and this part of it, are taken in
 GONE_PART, GONE_LEAST = 0.3, 10_000  # vectors of removed images: so many, and this part of all, are left out

@@ -32,8 +32,7 @@ import numpy as np
 
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.retrieval.index.base import VERSION
-from agreid_plugin.retrieval.index.entries import FIELDS, Entry
-from agreid_plugin.retrieval.index.filters import Where
+from agreid_plugin.retrieval.index.entries import FIELDS, Entry, Where
 
 APPLICATION = 0x41475249  # SQLite's place for whose file this is
 WAIT = 30  # seconds for another connection to finish

@@ -14,8 +14,7 @@ import numpy as np
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.validation import FeatureArray
 from agreid_plugin.retrieval.index.base import VERSION, GalleryIndex, Info
-from agreid_plugin.retrieval.index.entries import FIELDS, Chunk, Match, unit_vectors
-from agreid_plugin.retrieval.index.filters import ANY, Where
+from agreid_plugin.retrieval.index.entries import ANY, FIELDS, Chunk, Match, Where, unit_vectors
 from agreid_plugin.retrieval.index.folder import size_of
 from agreid_plugin.retrieval.index.index_types import (
     BUILD_EFFORT,
@@ -28,8 +27,7 @@ from agreid_plugin.retrieval.index.index_types import (
     lists_for,
     tune,
 )
-from agreid_plugin.retrieval.index.milvus_client import Milvus, is_lite
-from agreid_plugin.retrieval.index.milvus_rows import from_row, parts, to_row
+from agreid_plugin.retrieval.index.milvus_client import Milvus, from_row, is_lite, parts, to_row
 from agreid_plugin.retrieval.index.searcher import HELD_OUT
 
 TYPES = {"flat": "FLAT", "ivf": "IVF_FLAT", "hnsw": "HNSW", "pq": "IVF_PQ"}

@@ -1,8 +1,8 @@
-"""Milvus as an index needs it: one connection, two collections, and complaints in one line.
+"""Milvus client of an index: one connection, two collections, rows to entries and back, errors in one line.
 
 `gallery.db` is Milvus Lite, which runs in this process and keeps its data in the folder of that name; `http://host:19530`
-is a server or a cluster. `#name` behind either chooses the collection. Beside it lies `name_about`, with what is known
-of the whole index and which chunks are in.
+is a server or a cluster. `#name` behind either chooses the collection. A second collection, `name_about`, keeps what is
+known of the whole index and which chunks are in.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.retrieval.index.entries import LONGEST_PATH
-from agreid_plugin.retrieval.index.filters import quoted
+from agreid_plugin.retrieval.index.entries import FIELDS, LONGEST_PATH, NO_TIME, Entry, Where, quoted
 
 COLLECTION = "gallery"
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -180,3 +182,23 @@ def _library() -> Any:
     for name in ("pymilvus", "milvus_lite", "grpc._server"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return pymilvus
+
+
+def to_row(entry: Entry, vector: np.ndarray) -> dict[str, Any]:
+    """Return an image as Milvus keeps it."""
+    values = dict(zip(FIELDS, entry.fields, strict=True))
+    time = NO_TIME if entry.time is None else entry.time
+    return {**values, "time": time, "tags": dict(entry.tags), "vector": vector}
+
+
+def from_row(row: dict[str, Any]) -> Entry:
+    """Return an image of what Milvus gave."""
+    time = None if row["time"] == NO_TIME else row["time"]
+    values = {**row, "time": time, "tags": json.dumps(row["tags"])}
+    return Entry.from_fields([values[name] for name in FIELDS])
+
+
+def parts(where: Where, size: int) -> Iterator[Where]:
+    """Give conditions with `size` paths at a time, as Milvus does not read any number of them."""
+    starts = range(0, max(1, len(where.paths)), size)
+    return (replace(where, paths=where.paths[start : start + size]) for start in starts)

@@ -5,7 +5,7 @@ import pytest
 from agreid_plugin.data.datasets import load
 from agreid_plugin.errors import InputError
 from agreid_plugin.retrieval.index import Entry, parse_time
-from agreid_plugin.retrieval.index.listing import list_gallery
+from agreid_plugin.retrieval.listing import list_gallery
 from agreid_plugin.synth import make_agsynth
 from agreid_plugin.types import View
 

@@ -14,8 +14,7 @@ from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.custom_records import platform_in, view_named
 from agreid_plugin.data.datasets.files import existing, list_images, read_csv, refuse_leaving, shown
 from agreid_plugin.errors import InputError, said_of
-from agreid_plugin.retrieval.index.entries import Entry, can_be_kept
-from agreid_plugin.retrieval.index.filters import parse_time
+from agreid_plugin.retrieval.index.entries import Entry, can_be_kept, parse_time
 from agreid_plugin.types import UNKNOWN, Record
 
 COLUMNS = ("path", "view", "camera", "pid", "platform", "time")

@@ -1,0 +1,262 @@
+"""Feature files for others to read: a gallery's features with the labels of its images, as npz or parquet.
+
+An npz has the arrays `features` (N, D), `path`, `view` (`aerial`, `ground` or empty), `camera`, `pid` (-1 if unknown),
+`platform`, `time` (seconds since 1970, NaN), `tags` (JSON) and `about` (JSON, as bytes); a parquet file has columns of
+the same names, with nulls, and `about` in its metadata. Neither holds anything that runs code when it is read. Both are
+written and read chunk by chunk.
+
+Shapes: N images, D width.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from agreid_plugin.data.datasets.arrays import told_in
+from agreid_plugin.data.datasets.custom_records import VIEW_WORDS
+from agreid_plugin.data.datasets.files import existing, shown
+from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.evaluation.features import load_features
+from agreid_plugin.retrieval.index.entries import Entry, MadeChunk
+from agreid_plugin.types import UNKNOWN, view_word
+
+ENDINGS = (".npz", ".parquet")
+KIND = "agreid_plugin features"
+CHUNK = 4096  # images read together
+COLUMNS: dict[str, Callable[[Entry], Any]] = {
+    "path": lambda entry: entry.path,
+    "view": lambda entry: view_word(entry.view),
+    "camera": lambda entry: entry.camera,
+    "pid": lambda entry: entry.pid,
+    "platform": lambda entry: entry.platform,
+    "time": lambda entry: np.nan if entry.time is None else entry.time,
+    "tags": lambda entry: entry.tags_text,
+}
+"""Column -> what it has of an image."""
+NUMBERS = {"camera": np.int64, "pid": np.int64, "time": np.float64}
+"""Columns that are no text."""
+FEATURES = np.dtype("<f4")
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a name that does not tell the kind of file, or tells one that cannot be had here."""
+    if path.suffix.lower() not in ENDINGS:
+        raise InputError(f"{path}: features are in files that end with {' or '.join(ENDINGS)}")
+    if path.suffix.lower() == ".parquet":
+        require_pyarrow()
+
+
+def write_features(path: Path, ending: str, chunks: Callable[[], Iterator[MadeChunk]], about: dict[str, Any]) -> None:
+    """Write chunks to a file.
+
+    Args:
+        path: the file, which is replaced.
+        ending: tells its kind, one of `ENDINGS`.
+        chunks: gives the chunks, one image or more each, each time it is called: an npz has column after column.
+        about: what is known of all features; `maker` has to be among it.
+    """
+    write = write_parquet if ending.lower() == ".parquet" else write_npz
+    write(path, chunks, {"kind": KIND, **about})
+
+
+def read_features(path: str | Path) -> tuple[str, Iterator[MadeChunk]]:
+    """Return what made the features of a file, and its images chunk by chunk.
+
+    Files of `fastreid eval --save-features` can be read, too; nobody knows what made those.
+
+    Raises:
+        InputError: the file is missing, damaged, or something else.
+
+    Example:
+        >>> import numpy as np
+        >>> from tempfile import TemporaryDirectory
+        >>> chunk = MadeChunk([Entry("a.jpg", camera=3), Entry("b.jpg")], np.eye(2))
+        >>> with TemporaryDirectory() as folder:
+        ...     file = Path(folder, "features.npz")
+        ...     write_features(file, ".npz", lambda: iter([chunk]), {"maker": "a model"})
+        ...     maker, chunks = read_features(file)
+        ...     (again,) = chunks
+        >>> maker, [(entry.path, entry.camera) for entry in again.entries], again.vectors.tolist()
+        ('a model', [('a.jpg', 3), ('b.jpg', -1)], [[1.0, 0.0], [0.0, 1.0]])
+    """
+    path = existing(path)
+    check_ending(path)
+    if path.suffix.lower() == ".parquet":
+        return read_parquet(path)
+    with told(path), zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    return ("", _of_evaluation(path)) if "image_0.npy" in names else read_npz(path)
+
+
+def _of_evaluation(path: Path) -> Iterator[MadeChunk]:
+    features = load_features(path)
+    if len(features.images) > 1:
+        raise InputError(f"{path} has {len(features.images)} kinds of features of an image; an index takes one")
+    for start in range(0, len(features.records), CHUNK):
+        part = slice(start, start + CHUNK)
+        yield MadeChunk([Entry.of(record) for record in features.records[part]], features.images[0][part])
+
+
+def entry_of(row: Mapping[str, Any]) -> Entry:
+    """Return the image of a row; what is None nobody knows."""
+    view, time = row["view"], row["time"]
+    return Entry(
+        row["path"],
+        VIEW_WORDS[view] if view else None,
+        UNKNOWN if row["camera"] is None else row["camera"],
+        UNKNOWN if row["pid"] is None else row["pid"],
+        row["platform"] or "",
+        None if time is None or np.isnan(time) else time,
+        json.loads(row["tags"] or "{}"),
+    )
+
+
+def maker_in(path: Path, about: Any) -> str:
+    """Return what made the features of a file, by what the file tells of them."""
+    if not isinstance(about, dict) or about.get("kind") != KIND or not isinstance(about.get("maker"), str):
+        raise InputError(f"{path} has no features that 'fastreid extract' wrote")
+    return about["maker"]
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Say in one line what is wrong with a file, however deep in a library that is found out."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # zip, zlib, numpy and arrow raise a dozen kinds, depending on where it is broken
+        raise InputError(f"{path}: not features of 'fastreid extract': {shown(first_line(error))}") from error
+
+
+def write_npz(path: Path, chunks: Callable[[], Iterator[MadeChunk]], about: dict[str, Any]) -> None:
+    """Write chunks; see `write_features`."""
+    count, width, longest = _text_sizes(chunks())
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        blocks = (np.asarray(chunk.vectors, dtype=FEATURES) for chunk in chunks())
+        _write_array(archive, "features", FEATURES, (count, width), blocks)
+        archive.compression = zipfile.ZIP_DEFLATED  # every text takes the room of the longest
+        for name in COLUMNS:
+            kind = np.dtype(NUMBERS[name] if name in NUMBERS else f"<U{longest[name]}")
+            _write_array(archive, name, kind, (count,), _column(chunks(), name, kind))
+        told_of_all = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+        _write_array(archive, "about", told_of_all.dtype, told_of_all.shape, [told_of_all])
+
+
+def read_npz(path: Path) -> tuple[str, Iterator[MadeChunk]]:
+    """Return what made the features, and the chunks; see `read_features`."""
+    with told(path), zipfile.ZipFile(path) as archive, archive.open("about.npy") as file:
+        maker = maker_in(path, told_in(np.lib.format.read_array(file, allow_pickle=False), path))
+    return maker, _npz_chunks(path)
+
+
+def _text_sizes(chunks: Iterator[MadeChunk]) -> tuple[int, int, dict[str, int]]:
+    """Return N, D, and the length of the longest text of each column."""
+    count, width, longest = 0, 0, {name: 1 for name in COLUMNS if name not in NUMBERS}
+    for chunk in chunks:
+        count, width = count + len(chunk.entries), chunk.vectors.shape[1]
+        for name in longest:
+            longest[name] = max(longest[name], *(len(COLUMNS[name](entry)) for entry in chunk.entries))
+    return count, width, longest
+
+
+def _column(chunks: Iterator[MadeChunk], name: str, kind: np.dtype) -> Iterator[np.ndarray]:
+    return (np.array([COLUMNS[name](entry) for entry in chunk.entries], dtype=kind) for chunk in chunks)
+
+
+def _write_array(archive: zipfile.ZipFile, name: str, kind: np.dtype, shape: tuple, blocks: Any) -> None:
+    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array_header_2_0(file, header)
+        for block in blocks:
+            file.write(np.ascontiguousarray(block).tobytes())
+
+
+def _npz_chunks(path: Path) -> Iterator[MadeChunk]:
+    with told(path), zipfile.ZipFile(path) as archive:
+        arrays = {name: _Rows(archive.open(f"{name}.npy")) for name in ("features", *COLUMNS)}
+        if len({rows.shape[0] for rows in arrays.values()}) > 1:
+            raise ValueError("columns of different lengths")
+        for _ in range(0, arrays["features"].shape[0], CHUNK):
+            part = {name: rows.read(CHUNK) for name, rows in arrays.items()}
+            told_of = zip(*(part[name].tolist() for name in COLUMNS), strict=True)
+            yield MadeChunk([entry_of(dict(zip(COLUMNS, row, strict=True))) for row in told_of], part["features"])
+
+
+class _Rows:
+    """An array in an archive, read some rows at a time."""
+
+    def __init__(self, file: IO[bytes]):
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        self.shape, in_columns, self._kind = read(file)
+        self._file = file
+        self._bytes = self._kind.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        if in_columns or self._kind.hasobject or not self._bytes:
+            raise ValueError("an array of another kind")
+
+    def read(self, rows: int) -> np.ndarray:
+        data = self._file.read(rows * self._bytes)
+        return np.frombuffer(bytearray(data), dtype=self._kind).reshape(-1, *self.shape[1:])  # one that may be written
+
+
+def require_pyarrow() -> Any:
+    """Return the library, of which parquet is a part, or refuse to go on without it."""
+    try:
+        import_module("pyarrow.parquet")
+        return import_module("pyarrow")
+    except ImportError:
+        raise InputError(
+            "parquet needs pyarrow, which is not installed: pip install pyarrow, or name a file .npz"
+        ) from None
+
+
+def write_parquet(path: Path, chunks: Callable[[], Iterator[MadeChunk]], about: dict[str, Any]) -> None:
+    """Write chunks; see `write_features`."""
+    pa, writer = require_pyarrow(), None
+    try:
+        for chunk in chunks():
+            table = _table(chunk, about)
+            writer = writer or pa.parquet.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def read_parquet(path: Path) -> tuple[str, Iterator[MadeChunk]]:
+    """Return what made the features, and the chunks; see `read_features`."""
+    with told(path), require_pyarrow().parquet.ParquetFile(path) as file:
+        maker = maker_in(path, json.loads((file.schema_arrow.metadata or {}).get(b"about", b"{}")))
+    return maker, _parquet_chunks(path)
+
+
+def _table(chunk: MadeChunk, about: dict[str, Any]) -> Any:
+    pa = require_pyarrow()
+    kinds = {name: pa.from_numpy_dtype(NUMBERS[name]) if name in NUMBERS else pa.string() for name in COLUMNS}
+    arrays = {
+        name: pa.array([_known(tell(entry)) for entry in chunk.entries], kinds[name]) for name, tell in COLUMNS.items()
+    }
+    vectors = np.ascontiguousarray(chunk.vectors, dtype=np.float32)
+    arrays["features"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    return pa.table(arrays).replace_schema_metadata({"about": json.dumps(about)})
+
+
+def _known(value: Any) -> Any:
+    """Return a value, None for one that stands for nothing."""
+    return None if value in ("", UNKNOWN) or value != value else value
+
+
+def _parquet_chunks(path: Path) -> Iterator[MadeChunk]:
+    with told(path), require_pyarrow().parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(CHUNK):
+            vectors = np.array(batch.column("features").flatten()).reshape(len(batch), -1)
+            yield MadeChunk([entry_of(row) for row in batch.select(list(COLUMNS)).to_pylist()], vectors)
