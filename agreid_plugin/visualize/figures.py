@@ -20,8 +20,8 @@ from agreid_plugin.inference.encoder import load_untrained
 from agreid_plugin.inference.evaluation_sets import Tested, examples, extracted
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.types import UNKNOWN, Record, view_of, view_word
-from agreid_plugin.visualize import experts, introspection, patches, plrm, ranks, scatter
-from agreid_plugin.visualize.history import expert_history, read_history
+from agreid_plugin.visualize import experts, introspection, patches, ranks, scatter
+from agreid_plugin.visualize.charts import expert_history, read_history
 
 UNTRAINED = "untrained"
 """What stands for a model before its training."""
@@ -220,9 +220,9 @@ def draw_plrm(paths: Sequence[str], size: tuple[int, int], draws: int, seed: int
         options: arguments of `PLRM`.
     """
     augmentation = PLRM(**options)
-    images = plrm.sized(augmentation, map(read_image, paths), size)
+    images = patches.sized(augmentation, map(read_image, paths), size)
     always = PLRM(**{**options, "p_img": 1.0})
-    made = plrm.drawn(always, images, draws, seed)
+    made = patches.drawn(always, images, draws, seed)
     rows, columns = (each // augmentation.n for each in size)
     changed = (made != images).any(axis=-1).mean(axis=(2, 3))
     data = {
@@ -230,7 +230,7 @@ def draw_plrm(paths: Sequence[str], size: tuple[int, int], draws: int, seed: int
         "changed": changed.round(6).tolist(),
         "probabilities": augmentation.probabilities(rows, columns).double().numpy().round(6).tolist(),
     }
-    return Drawn(plrm.draw_plrm(augmentation, images, made, "PLRM: patches turned and mixed with themselves"), data)
+    return Drawn(patches.draw_plrm(augmentation, images, made, "PLRM: patches turned and mixed with themselves"), data)
 
 
 def _told(record: Record) -> dict[str, Any]:

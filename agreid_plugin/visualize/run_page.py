@@ -1,13 +1,15 @@
-"""One page about a run: what it was, its numbers, its training, and pictures of what its model does."""
+"""HTML page about a run: its summary, results, learning curves and pictures of what its model does."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from PIL import Image
 from tqdm import tqdm
 
 from agreid_plugin.data.datasets.files import existing
@@ -19,11 +21,11 @@ from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.evaluation.results import SHOWN
 from agreid_plugin.inference.evaluation_sets import load_tested
 from agreid_plugin.inference.extractor import Extractor
+from agreid_plugin.retrieval.result_page import embed_image, render_page
 from agreid_plugin.visualize import figures
+from agreid_plugin.visualize.charts import FILES as HISTORIES
+from agreid_plugin.visualize.charts import draw_curves, read_history
 from agreid_plugin.visualize.figures import Subject
-from agreid_plugin.visualize.history import FILES as HISTORIES
-from agreid_plugin.visualize.history import draw_curves, read_history
-from agreid_plugin.visualize.page import Section, page
 
 CONFIGS = ("config.yaml", "*.py")
 WEIGHTS = ("model_best.pth", "best*.pth", "model_final.pth", "epoch_*.pth")
@@ -34,8 +36,10 @@ IMAGES = 8
 VERSIONS = ("agreid-plugin", "fastreid", "mmengine", "torch")
 
 Say = Callable[[str], None]
-Part = tuple[str, Callable[[], Section]]
+Part = tuple[str, Callable[[], "Section"]]
 """A title, and what makes the section below it."""
+TEMPLATE = Path(__file__).with_suffix(".html")
+READABLE = 720  # pixels of a picture's width on a small screen
 
 
 def report_page(
@@ -192,3 +196,32 @@ def _first(folder: Path, names: Sequence[str]) -> Path | None:
         if found:
             return found[-1]
     return None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: a line of words, tables as rows of cells below a header, pictures with what they show."""
+
+    title: str
+    about: str = ""
+    rows: Sequence[Sequence[str]] = ()
+    header: Sequence[str] = ()
+    pictures: Mapping[str, Image.Image] = field(default_factory=dict)
+
+    @property
+    def anchor(self) -> str:
+        """Where a link of the page leads."""
+        return "".join(letter if letter.isalnum() else "-" for letter in self.title.lower())
+
+
+def page(title: str, about: str, sections: Sequence[Section]) -> str:
+    """Return the HTML of a page; its pictures are inside."""
+    return render_page(
+        TEMPLATE,
+        title=title,
+        about=about,
+        sections=sections,
+        is_number=lambda cell: cell.replace(".", "", 1).isdigit(),
+        readable_width=READABLE,
+        source=lambda image: embed_image(image, "PNG"),
+    )

@@ -10,9 +10,8 @@ from PIL import Image
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, Record, View
+from agreid_plugin.visualize.charts import draw_curves, expert_history, read_history
 from agreid_plugin.visualize.experts import Shares, draw_experts
-from agreid_plugin.visualize.history import draw_curves, expert_history, read_history
-from agreid_plugin.visualize.page import Section, page
 from agreid_plugin.visualize.patches import (
     Choice,
     Looked,
@@ -23,6 +22,7 @@ from agreid_plugin.visualize.patches import (
     relative_attention,
 )
 from agreid_plugin.visualize.ranks import shortened
+from agreid_plugin.visualize.run_page import Section, page
 from agreid_plugin.visualize.scatter import shown_images
 from agreid_plugin.visualize.style import broken
 

@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from agreid_plugin.visualize import grid
-from agreid_plugin.visualize.grid import draw_grid
+from agreid_plugin.visualize import charts
+from agreid_plugin.visualize.charts import draw_grid
 from agreid_plugin.visualize.style import PALETTE
 
 ROWS = {
@@ -31,8 +31,8 @@ def test_bars_are_as_long_as_the_means():
 
 def test_a_seed_is_a_dot(monkeypatch):
     drawn = []
-    native = grid._bars
-    monkeypatch.setattr(grid, "_bars", lambda panel, *rest: (drawn.append(panel), native(panel, *rest)))
+    native = charts._bars
+    monkeypatch.setattr(charts, "_bars", lambda panel, *rest: (drawn.append(panel), native(panel, *rest)))
     draw_grid(ROWS, "title")
     dots = [tuple(dot.get_offsets()[:, 0]) for dot in drawn[-1].collections]
     assert dots == [(60, 60, 60), (20, 30, 40), (30, 30, 30), (15, 15)]

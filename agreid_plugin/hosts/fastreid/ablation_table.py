@@ -19,7 +19,7 @@ from agreid_plugin.evaluation import Metrics, PerQuery, compare, require_compara
 from agreid_plugin.evaluation.confidence import DRAWS, SIGNIFICANT
 from agreid_plugin.evaluation.metrics import views_word
 from agreid_plugin.hosts.fastreid.ablation_runs import Grid
-from agreid_plugin.visualize.grid import draw_grid
+from agreid_plugin.visualize.charts import draw_grid
 
 PICTURE = "ablation.png"
 
