@@ -1,14 +1,29 @@
-"""Options that several commands take, and checks of their values."""
+"""Options that several commands share: configuration, model, images, datasets, indexes and filters."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.trust import OPTION
+
+if TYPE_CHECKING:
+    from agreid_plugin.inference.extractor import Extractor
+    from agreid_plugin.retrieval.index import Entry, Where
+    from agreid_plugin.types import View
+
+OF_OWN = {
+    **{name: name for name in ("pattern", "identity_folders", "aerial_cameras", "delimiter", "split")},
+    "image_folder": "images",
+}
+"""Option of a command -> that of the reader of people's own images."""
+VIEWS = ("aerial", "ground")
+FILTERS = ("view", "camera", "pid", "platform", "after", "before", "where")
 
 
 def add_config(
@@ -60,3 +75,194 @@ def check_file(option: str, path: Path, endings: Sequence[str], may_exist: bool 
         raise InputError(f"{option} {path}: its folder does not exist")
     if not os.access(path.absolute().parent, os.W_OK):
         raise InputError(f"{option} {path}: its folder cannot be written")
+
+
+def add_own(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options of people's own images, a folder or a table of them."""
+    parser.add_argument(
+        "--pattern", metavar="REGEX", help="own folder: of a file's name, with (?P<pid>...) (default: Market-1501's)"
+    )
+    parser.add_argument("--identity-folders", action="store_true", help="own folder: it has a folder an identity")
+    parser.add_argument("--aerial-cameras", nargs="+", metavar="C", help="own folder or table: the cameras in the air")
+    parser.add_argument(
+        "--delimiter", type=_delimiter, metavar="C", help=r"own table: what separates columns, \t a tab (default: ,)"
+    )
+    parser.add_argument(
+        "--image-folder", metavar="DIR", help="own table: where relative paths start (default: the table's folder)"
+    )
+
+
+def own_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what was said of people's own images, for their reader."""
+    given = {option: getattr(args, name, None) for name, option in OF_OWN.items()}
+    return {option: value for option, value in given.items() if value is not None and value is not False}
+
+
+def find_dataset(name: str) -> str:
+    """Return a dataset's proper name; one that this package does not have is looked for among those of plugins.
+
+    Raises:
+        InputError: there is none by that name.
+    """
+    from agreid_plugin.data.datasets import dataset_name
+    from agreid_plugin.host import load_plugins
+
+    try:
+        return dataset_name(name)
+    except InputError:
+        load_plugins()
+        return dataset_name(name)
+
+
+def _delimiter(text: str) -> str:
+    return "\t" if text == r"\t" else text
+
+
+def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Add the options that name a model."""
+    add_config(parser, required)
+    parser.add_argument("--weights", metavar="FILE", help="checkpoint of the model (default: the config's)")
+    add_trust(parser)
+    parser.add_argument("--device", metavar="D", help="cpu, cuda or cuda:1 (default: the config's)")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="images at a time (default: the config's)")
+    add_overrides(parser)
+
+
+def add_images(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup, required: bool = False) -> None:
+    """Add the option that names images."""
+    parser.add_argument(
+        "--images",
+        required=required,
+        metavar="DIR|CSV",
+        help="folder of images, at any depth; or a table with the column path and, as known, view, camera, pid, "
+        "platform, time; other columns become tags",
+    )
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Add the options of reading images."""
+    parser.add_argument(
+        "--dataset", default="", metavar="NAME", help="read the folder as this dataset (CARGO), whose names tell more"
+    )
+    parser.add_argument(
+        "--splits",
+        nargs="+",
+        default=[],
+        metavar="S",
+        help="of the dataset: train, val, query, gallery, test (default: those that its tests search in, gallery or "
+        "test)",
+    )
+    parser.add_argument(
+        "--skip-bad-images",
+        action="store_true",
+        help="leave out images that cannot be read, or whose names are not one line of UTF-8",
+    )
+
+
+def add_index(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup, required: bool = True) -> None:
+    """Add the option that names an index."""
+    parser.add_argument(
+        *("--index", "--uri"),
+        dest="index",
+        required=required,
+        metavar="WHERE",
+        help="folder (faiss), gallery.db (Milvus Lite) or http://host:19530 (Milvus); #name behind the last two "
+        "chooses a collection",
+    )
+
+
+def add_token(parser: argparse.ArgumentParser) -> None:
+    """Add the option of a server's password."""
+    parser.add_argument(
+        "--token", metavar="USER:PASSWORD", help="of a Milvus server that asks for it (default: $MILVUS_TOKEN)"
+    )
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """Add the conditions that images have to meet."""
+    group = parser.add_argument_group("conditions, which all have to hold; what nobody knows of an image meets none")
+    group.add_argument("--view", choices=VIEWS, help="of the images: given, or what the model takes them for")
+    group.add_argument("--camera", type=int, action="append", metavar="N", help="may be given again")
+    group.add_argument("--pid", type=int, action="append", metavar="N", help="identity; may be given again")
+    group.add_argument("--platform", default="", metavar="P", help="what carries the camera: uav, cctv, wearable, ...")
+    group.add_argument("--after", metavar="TIME", help="2026-05-31 or 2026-05-31T14:30 (UTC), or later")
+    group.add_argument("--before", metavar="TIME", help="earlier than this")
+    group.add_argument("--where", action="append", default=[], metavar="TAG=VALUE", help="may be given again")
+
+
+def where_of(args: argparse.Namespace, paths: tuple[str, ...] = ()) -> Where:
+    """Return the conditions of a command line."""
+    from agreid_plugin.retrieval.index import Where, parse_time
+
+    for text in args.where:
+        if "=" not in text:
+            raise InputError(f"--where {text!r} should be TAG=VALUE, for example weather=rain")
+    return Where(
+        view=view_asked(args),
+        cameras=tuple(args.camera or ()),
+        pids=tuple(args.pid or ()),
+        platform=args.platform,
+        after=parse_time(args.after) if args.after else None,
+        before=parse_time(args.before) if args.before else None,
+        tags=dict(text.split("=", 1) for text in args.where),
+        paths=paths,
+    )
+
+
+def view_asked(args: argparse.Namespace) -> View | None:
+    """Return the view of a command line, None if it names none."""
+    from agreid_plugin.types import View
+
+    return View[args.view.upper()] if args.view else None
+
+
+def extractor_of(args: argparse.Namespace, normalize: bool = True) -> Extractor:
+    """Build the model of a command line."""
+    from agreid_plugin.inference.extractor import Extractor
+
+    require_counts(args, "batch_size")
+    return Extractor.from_config(
+        args.config_file,
+        args.weights,
+        device=args.device,
+        batch_size=args.batch_size,
+        normalize=normalize,
+        overrides=args.overrides,
+    )
+
+
+def entries_of(args: argparse.Namespace) -> list[Entry]:
+    """Return the images of a command line; say of which splits of a dataset, and which are left out for their names."""
+    from agreid_plugin.data.bad_images import listed
+    from agreid_plugin.retrieval.listing import BAD_NAMES, list_gallery
+
+    if args.splits and not args.dataset:
+        raise InputError("--splits are of a dataset: name it with --dataset")
+    dataset = find_dataset(args.dataset) if args.dataset else ""
+    entries, bad = list_gallery(Path(args.images), dataset, args.splits, args.skip_bad_images)
+    if bad:
+        say(f"left out: {listed(bad, BAD_NAMES)}")
+    if dataset:
+        splits = ", ".join(sorted({entry.tags["split"] for entry in entries}))
+        say(f"{dataset}: {len(entries):,} images of split {splits} (--splits chooses)")
+    return entries
+
+
+def token_of(args: argparse.Namespace) -> str:
+    """Return the password of a server."""
+    return args.token or os.environ.get("MILVUS_TOKEN", "")
+
+
+def say(line: str) -> None:
+    """Print a line that a user should read, beside the results and above a progress bar."""
+    from tqdm import tqdm
+
+    tqdm.write(f"fastreid: {line}", file=sys.stderr)
+
+
+def put(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file in full or not at all; `write` is given the name of its draft."""
+    from agreid_plugin.data.atomic_write import told_unwritten, whole_file
+
+    with told_unwritten(path), whole_file(path) as draft:
+        write(draft)

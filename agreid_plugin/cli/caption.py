@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agreid_plugin.cli import dataset_options
+from agreid_plugin.cli import arguments
 from agreid_plugin.errors import InputError, printable, require_within
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _add_images(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dataset", metavar="NAME", help="or a dataset that can be read; see 'fastreid data list'")
     group.add_argument("--root", metavar="DIR", help="the dataset's folder, or the one that holds it; paths start here")
     group.add_argument("--splits", nargs="+", default=[], metavar="S", help="only these (default: all there are)")
-    dataset_options.add_own(group)
+    arguments.add_own(group)
     group.add_argument("--attributes", metavar="FILE", help="what is known of people: CSV or JSON, see below")
     group.add_argument("--limit", type=int, metavar="N", help="only N images, spread over all of them")
     group.add_argument(
@@ -210,5 +210,5 @@ def _load(args: argparse.Namespace) -> list[Subject]:
         raise InputError("name the images: either --images DIR, or --dataset NAME with --root DIR")
     if bool(args.dataset) != bool(args.root):
         raise InputError("--dataset and --root belong together: the dataset's name and its folder")
-    dataset, root = (dataset_options.find_dataset(args.dataset), args.root) if args.dataset else ("folder", args.images)
-    return load_subjects(dataset, root, args.splits, args.skip_bad_names, **dataset_options.own_options(args))
+    dataset, root = (arguments.find_dataset(args.dataset), args.root) if args.dataset else ("folder", args.images)
+    return load_subjects(dataset, root, args.splits, args.skip_bad_names, **arguments.own_options(args))

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from agreid_plugin.cli import arguments, caption, dataset_options
+from agreid_plugin.cli import arguments, caption
 from agreid_plugin.errors import InputError, unknown
 
 MAKE_EXAMPLES = """examples:
@@ -78,7 +78,7 @@ def _add_check(actions: argparse._SubParsersAction) -> None:
     check.add_argument("--root", required=True, metavar="DIR", help="the dataset's folder, or the one that holds it")
     check.add_argument("--no-images", action="store_true", help="do not decode the images")
     check.add_argument("--skip-bad-names", action="store_true", help="leave out images whose names do not fit")
-    dataset_options.add_own(check)
+    arguments.add_own(check)
     check.add_argument("--split", metavar="S", help="own folder or table: of images that name none (default: train)")
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     check.set_defaults(run=_check)
@@ -112,7 +112,7 @@ def _check(args: argparse.Namespace) -> int:
     from agreid_plugin.data.datasets import load
     from agreid_plugin.synth import is_agsynth
 
-    name, options = dataset_options.find_dataset(args.name), dataset_options.own_options(args)
+    name, options = arguments.find_dataset(args.name), arguments.own_options(args)
     dataset = load(name, args.root, skip_bad_names=args.skip_bad_names, **options)
     synthetic = is_agsynth(Path(dataset.records[0].path))
     report = check(dataset, images=not args.no_images, progress=sys.stderr.isatty(), published=not synthetic)

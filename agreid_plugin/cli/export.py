@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agreid_plugin.cli import gallery
+from agreid_plugin.cli import arguments
 from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "with the model at once, at batch 1 and 7, and kept only if they agree.",
         epilog=EXAMPLES,
     )
-    gallery.add_model(parser)
+    arguments.add_model(parser)
     parser.add_argument("--out", required=True, metavar="FILE", help="ends with .onnx, .torchscript or .xml (OpenVINO)")
     parser.add_argument("--format", choices=("onnx", "torchscript", "openvino"), default="onnx", help="(default: onnx)")
     parser.add_argument(
@@ -80,7 +80,7 @@ def _export(args: argparse.Namespace) -> None:
     check_wanted(wanted, args.force)
     like = _features(args)
     args.device = args.device or "cpu"  # what runtimes are compared with
-    about = export(gallery.extractor_of(args, normalize=not args.raw), wanted, print)
+    about = export(arguments.extractor_of(args, normalize=not args.raw), wanted, print)
     size = "x".join(map(str, about.size)) if about.tower == "image" else f"{about.text_length} tokens"
     megabytes = sum(path.stat().st_size for path in files_of(wanted.path)) / 1e6
     print(f"{args.out}: {about.method}, {size}, features {about.width} wide, {about.precision}, {megabytes:.1f} MB")

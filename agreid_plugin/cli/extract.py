@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from agreid_plugin.cli import gallery
+from agreid_plugin.cli import arguments
 
 EXAMPLES = """examples:
   fastreid extract --config runs/visa/config.yaml --weights runs/visa/model_best.pth --images crops --out feats.npz
@@ -29,9 +29,9 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "command goes on. Views that nobody knows and the model needs are what the model takes the images for.",
         epilog=EXAMPLES,
     )
-    gallery.add_model(parser)
-    gallery.add_images(parser, required=True)
-    gallery.add_reading(parser)
+    arguments.add_model(parser)
+    arguments.add_images(parser, required=True)
+    arguments.add_reading(parser)
     parser.add_argument("--out", required=True, metavar="NPZ|PARQUET", help="the file; its ending tells the kind")
     parser.add_argument("--raw", action="store_true", help="leave features as the model has them, of any length")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
@@ -43,7 +43,7 @@ def _extract(args: argparse.Namespace) -> None:
 
     path = Path(args.out)
     check_output(path, args.force)
-    entries = gallery.entries_of(args)
-    extraction = Extraction(gallery.extractor_of(args, normalize=not args.raw), entries, args.skip_bad_images)
-    images, width = extract(extraction, path, gallery.say)
+    entries = arguments.entries_of(args)
+    extraction = Extraction(arguments.extractor_of(args, normalize=not args.raw), entries, args.skip_bad_images)
+    images, width = extract(extraction, path, arguments.say)
     print(f"{path}: {images} images, features {width} wide")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from agreid_plugin.cli import gallery
+from agreid_plugin.cli import arguments
 from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         description="Remove the images that meet all conditions, of which there has to be one.",
         epilog=EXAMPLES,
     )
-    gallery.add_index(remove)
-    gallery.add_token(remove)
+    arguments.add_index(remove)
+    arguments.add_token(remove)
     remove.add_argument(
         "--path", action="append", default=[], metavar="FILE", help="as it is in the index; may be given again"
     )
-    gallery.add_filters(remove)
+    arguments.add_filters(remove)
     remove.set_defaults(run=_remove)
     info = what.add_parser(
         "info",
@@ -72,20 +72,20 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         description="Tell the kind of an index, how many images it has, their width, and which model made them.",
         epilog=EXAMPLES,
     )
-    gallery.add_index(info)
-    gallery.add_token(info)
+    arguments.add_index(info)
+    arguments.add_token(info)
     info.add_argument("--check", action="store_true", help="read all of it and compare it with its checksums")
     info.set_defaults(run=_info)
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    gallery.add_index(parser)
-    gallery.add_token(parser)
+    arguments.add_index(parser)
+    arguments.add_token(parser)
     source = parser.add_mutually_exclusive_group(required=True)
-    gallery.add_images(source)
+    arguments.add_images(source)
     source.add_argument("--features", metavar="NPZ|PARQUET", help="of 'fastreid extract', or 'eval --save-features'")
-    gallery.add_reading(parser)
-    gallery.add_model(parser, required=False)
+    arguments.add_reading(parser)
+    arguments.add_model(parser, required=False)
 
 
 def _build(args: argparse.Namespace) -> None:
@@ -94,21 +94,21 @@ def _build(args: argparse.Namespace) -> None:
 
     check_kind(args.kind)
     maker, chunks, extraction = _source(args)
-    info = build_index(args.index, chunks, kind=args.kind, maker=maker, token=gallery.token_of(args))
+    info = build_index(args.index, chunks, kind=args.kind, maker=maker, token=arguments.token_of(args))
     if extraction is not None:
-        extraction.tell(gallery.say)
+        extraction.tell(arguments.say)
     _print(info)
 
 
 def _add(args: argparse.Namespace) -> None:
     from agreid_plugin.retrieval.index import open_index
 
-    open_index(args.index, token=gallery.token_of(args)).close()  # before a model is built for nothing
+    open_index(args.index, token=arguments.token_of(args)).close()  # before a model is built for nothing
     maker, chunks, extraction = _source(args)
-    with open_index(args.index, write=True, maker=maker, token=gallery.token_of(args)) as index:
+    with open_index(args.index, write=True, maker=maker, token=arguments.token_of(args)) as index:
         added = index.add(chunks)
         if extraction is not None:
-            extraction.tell(gallery.say)
+            extraction.tell(arguments.say)
         print(f"{added} images added")
         _print(index.info())
 
@@ -116,8 +116,8 @@ def _add(args: argparse.Namespace) -> None:
 def _remove(args: argparse.Namespace) -> None:
     from agreid_plugin.retrieval.index import open_index
 
-    where = gallery.where_of(args, tuple(args.path))
-    with open_index(args.index, write=True, token=gallery.token_of(args)) as index:
+    where = arguments.where_of(args, tuple(args.path))
+    with open_index(args.index, write=True, token=arguments.token_of(args)) as index:
         print(f"{index.remove(where)} images removed")
         _print(index.info())
 
@@ -125,7 +125,7 @@ def _remove(args: argparse.Namespace) -> None:
 def _info(args: argparse.Namespace) -> None:
     from agreid_plugin.retrieval.index import open_index
 
-    with open_index(args.index, token=gallery.token_of(args)) as index:
+    with open_index(args.index, token=arguments.token_of(args)) as index:
         if args.check:
             index.check()
         _print(index.info())
@@ -143,8 +143,8 @@ def _source(args: argparse.Namespace) -> tuple[str, Iterable[Chunk], Extraction 
         raise InputError("--images needs --config, and --weights, to make features of them")
     from agreid_plugin.inference.extraction import Extraction
 
-    entries = gallery.entries_of(args)
-    extraction = Extraction(gallery.extractor_of(args), entries, args.skip_bad_images)
+    entries = arguments.entries_of(args)
+    extraction = Extraction(arguments.extractor_of(args), entries, args.skip_bad_images)
     return extraction.extractor.maker, extraction.chunks(), extraction
 
 

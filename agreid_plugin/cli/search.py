@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agreid_plugin.cli import gallery
+from agreid_plugin.cli import arguments
 from agreid_plugin.cli.arguments import check_file, require_counts
 from agreid_plugin.errors import InputError, printable
 
@@ -44,14 +44,14 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     )
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--gallery", metavar="DIR", help="folder of images, at any depth")
-    gallery.add_index(place, required=False)
+    arguments.add_index(place, required=False)
     query = parser.add_mutually_exclusive_group(required=True)
     query.add_argument("--image", action="append", metavar="FILE", help="what to look for; may be given again")
     query.add_argument("--text", action="append", metavar="SENTENCE", help="what to look for; may be given again")
     query.add_argument("--texts", metavar="FILE", help="sentences, one a line")
-    parser.add_argument("--query-view", choices=gallery.VIEWS, help="of --image (default: as the model takes it)")
+    parser.add_argument("--query-view", choices=arguments.VIEWS, help="of --image (default: as the model takes it)")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="images of each query (default: 10)")
-    gallery.add_filters(parser)
+    arguments.add_filters(parser)
     parser.add_argument(
         "--cache",
         metavar="NPZ",
@@ -66,18 +66,18 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--html", metavar="FILE", help="write a page with small images in it")
     parser.add_argument("--picture", metavar="PNG", help="draw a contact sheet")
     parser.add_argument("--json", metavar="FILE", help="write path, score, rank, view and more for scripts")
-    gallery.add_token(parser)
-    gallery.add_model(parser)
+    arguments.add_token(parser)
+    arguments.add_model(parser)
     parser.set_defaults(run=_search)
 
 
 def _search(args: argparse.Namespace) -> None:
     sentences = [] if args.image else _sentences(args)
     _check(args, len(args.image or sentences))
-    where = gallery.where_of(args)
+    where = arguments.where_of(args)
     from agreid_plugin.inference import gallery_search
 
-    extractor = gallery.extractor_of(args)
+    extractor = arguments.extractor_of(args)
     if args.gallery and args.view:
         gallery_search.check_view_filter(extractor)
     if args.image:
@@ -94,8 +94,8 @@ def _opened(args: argparse.Namespace, extractor: Extractor) -> AbstractContextMa
     from agreid_plugin.inference import gallery_search
 
     if args.index:
-        return gallery_search.opened(args.index, extractor, gallery.token_of(args), gallery.say)
-    return gallery_search.gallery_of(extractor, args.gallery, args.cache, args.skip_bad_images, gallery.say)
+        return gallery_search.opened(args.index, extractor, arguments.token_of(args), arguments.say)
+    return gallery_search.gallery_of(extractor, args.gallery, args.cache, args.skip_bad_images, arguments.say)
 
 
 def _sentences(args: argparse.Namespace) -> list[str]:
@@ -120,7 +120,7 @@ def _check(args: argparse.Namespace, queries: int) -> None:
         )
     if args.query_view and not args.image:
         raise InputError("--query-view is of --image: a sentence has no view")
-    known = [name for name in gallery.FILTERS if name != "view" and getattr(args, name)]
+    known = [name for name in arguments.FILTERS if name != "view" and getattr(args, name)]
     if args.gallery and known:
         raise InputError(f"--{known[0]}: nobody knows it of the images of a folder; build an index of a table")
     if args.index and args.cache:
@@ -144,17 +144,17 @@ def _write(args: argparse.Namespace, answers: Sequence[Answer]) -> None:
     from agreid_plugin.retrieval.result_page import page, plain, sheet
 
     about = {"gallery": args.gallery or args.index, "config": args.config_file, "weights": args.weights}
-    about |= {name: getattr(args, name) for name in gallery.FILTERS if getattr(args, name)}
+    about |= {name: getattr(args, name) for name in arguments.FILTERS if getattr(args, name)}
     if args.json:
         content = json.dumps({**about, "answers": plain(answers)}, indent=1)
-        gallery.put(Path(args.json), lambda draft: draft.write_text(content, encoding="utf-8"))
+        arguments.put(Path(args.json), lambda draft: draft.write_text(content, encoding="utf-8"))
     if args.html:
         about |= {name: _brief(value) for name, value in about.items() if name in ("gallery", "config", "weights")}
         shown = page(answers, ", ".join(f"{name}: {value}" for name, value in about.items() if value))
-        gallery.put(Path(args.html), lambda draft: draft.write_text(shown, encoding="utf-8"))
+        arguments.put(Path(args.html), lambda draft: draft.write_text(shown, encoding="utf-8"))
     if args.picture:
         picture = sheet(answers)
-        gallery.put(Path(args.picture), lambda draft: picture.save(draft, "PNG"))
+        arguments.put(Path(args.picture), lambda draft: picture.save(draft, "PNG"))
     written = [path for path in (args.json, args.html, args.picture) if path]
     if written:
         print(f"written: {', '.join(written)}")

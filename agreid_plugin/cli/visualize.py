@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agreid_plugin.cli import drawing, gallery
-from agreid_plugin.cli.arguments import add_trust, size
+from agreid_plugin.cli import arguments
+from agreid_plugin.cli.arguments import add_trust, check_file, require_counts, size
+from agreid_plugin.errors import InputError
+
+if TYPE_CHECKING:
+    from agreid_plugin.types import Record
+    from agreid_plugin.visualize.figures import Drawn, Subject
 
 RUN = "--config logs/visa-agsynth/config.yaml --weights logs/visa-agsynth/model_final.pth"
 EXAMPLES = {
@@ -41,6 +49,8 @@ EXAMPLES = {
   fastreid visualize report logs/visa-agsynth --protocol CARGO/A2G --out visa.html --overrides DATASETS.ROOT /data
 """,
 }
+MOST_DRAWN = 400  # images in a picture of rankings; more would not open anywhere
+MOST_EXAMPLES = 50  # images that something is drawn over
 
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
@@ -89,8 +99,8 @@ def _add_ranks(pictures: argparse._SubParsersAction) -> None:
     parser.add_argument("--queries", type=int, default=5, metavar="N", help="how many (default: 5)")
     parser.add_argument("--top", type=int, default=10, metavar="K", help="images of each (default: 10)")
     _add_features(parser)
-    gallery.add_model(parser)
-    parser.set_defaults(run=drawing.ranks)
+    arguments.add_model(parser)
+    parser.set_defaults(run=_ranks)
 
 
 def _add_tsne(pictures: argparse._SubParsersAction) -> None:
@@ -112,8 +122,8 @@ def _add_tsne(pictures: argparse._SubParsersAction) -> None:
         help="draw another plane beside it: untrained (the model before training), a checkpoint, or an npz of features",
     )
     _add_features(parser)
-    gallery.add_model(parser)
-    parser.set_defaults(run=drawing.tsne)
+    arguments.add_model(parser)
+    parser.set_defaults(run=_tsne)
 
 
 def _add_experts(pictures: argparse._SubParsersAction) -> None:
@@ -124,8 +134,8 @@ def _add_experts(pictures: argparse._SubParsersAction) -> None:
         "Draw how the test images of each camera are shared out among experts (ViSA, SVPR-ReID, TAG-CLIP) and, if the "
         "folder of the config has the run's history, how the shares changed in training.",
     )
-    gallery.add_model(parser)
-    parser.set_defaults(run=drawing.experts)
+    arguments.add_model(parser)
+    parser.set_defaults(run=_experts)
 
 
 def _add_looks(pictures: argparse._SubParsersAction) -> None:
@@ -138,8 +148,8 @@ def _add_looks(pictures: argparse._SubParsersAction) -> None:
     )
     graph.add_argument("--queries", type=int, default=3, metavar="N", help="tokens drawn one by one (default: 3)")
     _add_which(graph, 5)
-    gallery.add_model(graph)
-    graph.set_defaults(run=drawing.graph)
+    arguments.add_model(graph)
+    graph.set_defaults(run=_graph)
     attention = _add(
         pictures,
         "attention",
@@ -147,8 +157,8 @@ def _add_looks(pictures: argparse._SubParsersAction) -> None:
         "Draw over images how much the class token attends to each patch in the last block, averaged over heads.",
     )
     _add_which(attention, 8)
-    gallery.add_model(attention)
-    attention.set_defaults(run=drawing.attention)
+    arguments.add_model(attention)
+    attention.set_defaults(run=_attention)
 
 
 def _add_plrm(pictures: argparse._SubParsersAction) -> None:
@@ -168,7 +178,7 @@ def _add_plrm(pictures: argparse._SubParsersAction) -> None:
     parser.add_argument("--theta-max", type=float, default=45.0, metavar="D", help="largest angle (default: 45)")
     parser.add_argument("--alpha", type=float, default=0.5, metavar="A", help="share of what is turned (default: 0.5)")
     parser.add_argument("--fill", choices=("zero", "self"), default="zero", help="of corners (default: zero)")
-    parser.set_defaults(run=drawing.plrm)
+    parser.set_defaults(run=_plrm)
 
 
 def _add_report(pictures: argparse._SubParsersAction) -> None:
@@ -187,7 +197,7 @@ def _add_report(pictures: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--overrides", nargs="+", default=[], metavar="KEY VALUE", help="keys of the run's configuration to change"
     )
-    parser.set_defaults(run=drawing.report)
+    parser.set_defaults(run=_report)
 
 
 def _add_protocol(parser: argparse.ArgumentParser) -> None:
@@ -200,5 +210,132 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
 
 def _add_which(parser: argparse.ArgumentParser, count: int) -> None:
     parser.add_argument("--images", nargs="+", metavar="PATH", help="images, or folders (default: of the test set)")
-    parser.add_argument("--view", choices=gallery.VIEWS, help="of --images (default: as the model takes them)")
+    parser.add_argument("--view", choices=arguments.VIEWS, help="of --images (default: as the model takes them)")
     parser.add_argument("--count", type=int, default=count, metavar="N", help=f"how many (default: {count})")
+
+
+def _ranks(args: argparse.Namespace) -> None:
+    """Draw rankings."""
+    _check(args, "queries", "top")
+    if args.queries * args.top > MOST_DRAWN:
+        raise InputError(f"a picture has {MOST_DRAWN} images at most, not {args.queries * args.top}: lower --top")
+    from agreid_plugin.visualize.figures import draw_ranks
+
+    _write_picture(args, draw_ranks(_subject(args), args.order, args.queries, args.top, args.seed))
+
+
+def _tsne(args: argparse.Namespace) -> None:
+    """Draw test images on a plane."""
+    _check(args, "identities", "most")
+    from agreid_plugin.visualize import figures
+
+    if args.features and args.compare and not args.compare.endswith(".npz"):
+        raise InputError(f"--compare {args.compare}: features of a file compare with those of another, an npz")
+    subject, others = _subject(args), {}
+    if args.compare:
+        features = figures.compared_features(subject, args.compare, args.config_file, args.overrides, args.device)
+        others[args.compare if args.compare == figures.UNTRAINED else Path(args.compare).stem] = features
+    _write_picture(args, figures.draw_tsne(subject, others, args.identities, args.most, args.seed))
+
+
+def _experts(args: argparse.Namespace) -> None:
+    """Draw which experts are asked."""
+    _check(args)
+    from agreid_plugin.visualize.figures import draw_expert_shares
+
+    _write_picture(args, draw_expert_shares(_subject(args), Path(args.config_file).parent))
+
+
+def _graph(args: argparse.Namespace) -> None:
+    """Draw chosen patches."""
+    _check(args, "queries", "count")
+    from agreid_plugin.visualize.figures import draw_graph
+
+    subject = _subject(args)
+    _write_picture(args, draw_graph(subject, _records(args, subject), args.queries))
+
+
+def _attention(args: argparse.Namespace) -> None:
+    """Draw attention."""
+    _check(args, "count")
+    from agreid_plugin.visualize.figures import draw_attention
+
+    subject = _subject(args)
+    _write_picture(args, draw_attention(subject, _records(args, subject)))
+
+
+def _plrm(args: argparse.Namespace) -> None:
+    """Draw what PLRM does."""
+    _check(args, "count", "draws")
+    from agreid_plugin.visualize.figures import draw_plrm
+
+    options = {name: getattr(args, name) for name in ("n", "p_0", "c_weight", "theta_max", "alpha", "fill")}
+    _write_picture(args, draw_plrm(_paths(args), args.size, args.draws, args.seed, options))
+
+
+def _report(args: argparse.Namespace) -> None:
+    """Write a page about a run."""
+    path = Path(args.out)
+    _check_seed(args.seed)
+    check_file("--out", path, (".html", ".htm"))
+    from agreid_plugin.visualize.run_page import report_page
+
+    content = report_page(
+        args.folder, args.weights, args.protocol, args.overrides, args.device, args.seed, arguments.say
+    )
+    arguments.put(path, lambda draft: draft.write_text(content, encoding="utf-8"))
+    print(f"written: {path}")
+
+
+def _check(args: argparse.Namespace, *counts: str) -> None:
+    require_counts(args, *counts)
+    _check_seed(args.seed)
+    if getattr(args, "count", 1) > MOST_EXAMPLES:
+        raise InputError(f"--count is {args.count}, but a picture has {MOST_EXAMPLES} images at most")
+    check_file("--out", Path(args.out), (".png",))
+    if args.json:
+        check_file("--json", Path(args.json), (".json",))
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed is {seed}, but must be 0 to {2**32 - 1}")
+
+
+def _subject(args: argparse.Namespace) -> Subject:
+    from agreid_plugin.inference.evaluation_sets import load_tested, of_features
+    from agreid_plugin.visualize.figures import Subject
+
+    protocol = getattr(args, "protocol", "")
+    if getattr(args, "features", None):
+        features, tested = of_features(args.features, args.config_file, args.overrides)
+        return Subject(None, tested, protocol, features)
+    extractor = arguments.extractor_of(args, normalize=False)
+    return Subject(extractor, load_tested(args.config_file, args.overrides), protocol)
+
+
+def _records(args: argparse.Namespace, subject: Subject) -> list[Record]:
+    """Return the images of a command line, or some of the test set."""
+    if not args.images:
+        return subject.examples(args.count, args.seed)
+    from agreid_plugin.types import UNKNOWN, Record
+
+    view = arguments.view_asked(args)
+    return [Record(path, UNKNOWN, view=view) for path in _paths(args)]
+
+
+def _paths(args: argparse.Namespace) -> list[str]:
+    from agreid_plugin.data.pictures import pictures
+
+    found = [picture.path for picture in pictures(args.images)]
+    step = max(1, len(found) // args.count)  # all along a folder, whose first images show one person
+    return found[::step][: args.count] if len(found) > args.count else found
+
+
+def _write_picture(args: argparse.Namespace, drawn: Drawn) -> None:
+    if args.json:
+        arguments.put(
+            Path(args.json), lambda draft: draft.write_text(json.dumps(drawn.data, indent=1), encoding="utf-8")
+        )
+    arguments.put(Path(args.out), lambda draft: drawn.image.save(draft, "PNG"))
+    print(f"written: {', '.join(path for path in (args.json, args.out) if path)}")
