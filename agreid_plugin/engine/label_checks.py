@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.types import UNKNOWN, platform_label, view_label
 
 
@@ -42,7 +42,7 @@ def check_training_labels(method: Any, images: Iterable[LabeledImage]) -> None:
             )
 
 
-def check_test_labels(method: Any, test_set: TestSet, key: str) -> None:
+def check_test_labels(method: Any, test_set: EvaluationSet, key: str) -> None:
     """Check that a method which is given the views of test images, or their platforms, can have them.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 
 from agreid_plugin.data.check import fingerprint
 from agreid_plugin.engine.run_card import Card
-from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.inference.weight_files import sha256
 from agreid_plugin.synth import is_agsynth
 
@@ -25,7 +25,7 @@ def weight_files(**paths: str | Path | None) -> dict[str, dict[str, Any]]:
     return {role: weight_file(path) for role, path in paths.items() if path and os.path.isfile(path)}
 
 
-def tested_on(sets: Iterable[TestSet]) -> dict[str, list[str]]:
+def tested_on(sets: Iterable[EvaluationSet]) -> dict[str, list[str]]:
     """Return the protocols of test sets by their full names, and which of the datasets are AG-Synth."""
     sets = list(sets)
     return {
@@ -35,7 +35,7 @@ def tested_on(sets: Iterable[TestSet]) -> dict[str, list[str]]:
 
 
 def evaluation_card(
-    folder: str | Path, args: Namespace, sets: Sequence[TestSet], weights: str | Path | None, **facts: Any
+    folder: str | Path, args: Namespace, sets: Sequence[EvaluationSet], weights: str | Path | None, **facts: Any
 ) -> Card:
     """Begin the card of an evaluation.
 

@@ -25,10 +25,8 @@ VALIDATION = "T2I-val"
 
 
 @dataclass(frozen=True)
-class TestSet:
+class EvaluationSet:
     """Images to extract once, and the protocols to compute from them, by name."""
-
-    __test__ = False  # pytest takes a class of this name for tests
 
     dataset: Dataset
     protocols: dict[str, Protocol]
@@ -122,7 +120,7 @@ def choose(dataset: Dataset, names: Sequence[str] = ()) -> dict[str, Protocol]:
     return allowed
 
 
-def with_validation(test_set: TestSet) -> TestSet:
+def with_validation(test_set: EvaluationSet) -> EvaluationSet:
     """Add the protocol of a text set's validation split, if it has one, as training needs it."""
     dataset = test_set.dataset
     if not test_set.has_text:
@@ -135,7 +133,7 @@ def with_validation(test_set: TestSet) -> TestSet:
     _logger.info("%s: the best model is chosen by the %d images to validate with", dataset.name, len(gallery))
     validation = Protocol(dataset.name, VALIDATION, list_file=VALIDATION, source="validation split", kind="text")
     dataset = replace(dataset, lists={**dataset.lists, VALIDATION: Sides(query, gallery)})
-    return TestSet(dataset, {**test_set.protocols, VALIDATION: validation})
+    return EvaluationSet(dataset, {**test_set.protocols, VALIDATION: validation})
 
 
 def check_sides(protocol: Protocol, dataset: Dataset) -> None:

@@ -17,7 +17,7 @@ from agreid_plugin.data.pictures import Picture
 from agreid_plugin.data.protocols import Protocol, select
 from agreid_plugin.engine.report import computable
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.features import FeatureSet, load_features
 from agreid_plugin.evaluation.ranking_options import Comparison
 from agreid_plugin.host import host_of
@@ -30,10 +30,10 @@ from agreid_plugin.types import Record, View, platform_label, view_label
 class Tested:
     """The test sets of a configuration, and how features are compared on them."""
 
-    sets: list[TestSet]
+    sets: list[EvaluationSet]
     comparison: Comparison
 
-    def find(self, name: str = "") -> tuple[TestSet, Protocol]:
+    def find(self, name: str = "") -> tuple[EvaluationSet, Protocol]:
         """Return a protocol by its full or short name, the first without one, and its test set."""
         known = {str(each): (tested, each) for tested in self.sets for each in tested.protocols.values()}
         if not name:
@@ -55,14 +55,14 @@ def of_features(path: str | Path, config: str | Path, overrides: Sequence[str] =
     features = load_features(path)
     protocols = {each.name: each for each in computable(features, ())}
     comparison = _host(config).comparison_of(config, list(overrides))
-    return features, Tested([TestSet(features.dataset, protocols)], comparison)
+    return features, Tested([EvaluationSet(features.dataset, protocols)], comparison)
 
 
 def _host(config: str | Path) -> ModuleType:
     return import_module(f"agreid_plugin.hosts.{host_of(config)}.engine.evaluation_sets")
 
 
-def extracted(extractor: Extractor, tested: TestSet) -> FeatureSet:
+def extracted(extractor: Extractor, tested: EvaluationSet) -> FeatureSet:
     """Make the features of a test set's images and, if captions ask, of its captions; show how many are done."""
     by_key: dict[str | int, np.ndarray] = {}
     with tqdm(total=len(tested.records), desc="extracting", unit="image", leave=False, disable=None) as bar:

@@ -13,7 +13,7 @@ from agreid_plugin.engine.checkpoints import surviving_the_disk
 from agreid_plugin.engine.report import computable, report, save_thresholds, speak_through
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
-from agreid_plugin.evaluation.evaluation_sets import TestSet, choose
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose
 from agreid_plugin.evaluation.ranking_options import Comparison
 
 _logger = logging.getLogger("a_host.run")
@@ -22,7 +22,7 @@ _logger = logging.getLogger("a_host.run")
 @pytest.fixture(scope="module")
 def features(agsynth) -> FeatureSet:
     dataset = load("CARGO", agsynth)
-    records = TestSet(dataset, choose(dataset)).records
+    records = EvaluationSet(dataset, choose(dataset)).records
     array = np.random.default_rng(0).standard_normal((len(records), 4)).astype(np.float32)
     return FeatureSet(dataset, records, (array,))
 

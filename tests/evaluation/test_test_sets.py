@@ -6,7 +6,7 @@ import pytest
 from agreid_plugin.data.datasets import Dataset, load
 from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.evaluation_sets import VALIDATION, TestSet, check_sides, choose, with_validation
+from agreid_plugin.evaluation.evaluation_sets import VALIDATION, EvaluationSet, check_sides, choose, with_validation
 from agreid_plugin.synth import make_agsynth
 from agreid_plugin.types import Record
 
@@ -23,8 +23,8 @@ IMAGES = Protocol("MINE", "ALL", hide=("same_camera_same_id",), source="a test")
 TEXT = Protocol("MINE", "T2I", source="a test", kind="text")
 
 
-def made(*protocols: Protocol, records=RECORDS) -> TestSet:
-    return TestSet(Dataset("MINE", "", records), {each.name: each for each in protocols})
+def made(*protocols: Protocol, records=RECORDS) -> EvaluationSet:
+    return EvaluationSet(Dataset("MINE", "", records), {each.name: each for each in protocols})
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from torch import nn
 from agreid_plugin.data.atomic_write import whole_file
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.hosts.fastreid.data.loaders import build_test_loader
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
 from agreid_plugin.types import AttributeGuess, Record
@@ -37,7 +37,7 @@ class Prediction:
 COLUMNS = tuple(field.name for field in fields(Prediction))
 
 
-def predict(cfg, model: nn.Module, test_set: TestSet) -> list[Prediction]:
+def predict(cfg, model: nn.Module, test_set: EvaluationSet) -> list[Prediction]:
     """Ask a model for the attributes of every image of a test set.
 
     Args:

@@ -20,7 +20,7 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet, Metrics
-from agreid_plugin.evaluation.evaluation_sets import TestSet, check_sides, choose
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, check_sides, choose
 from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
 from agreid_plugin.evaluation.validation import collapse
 from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, read_dataset, source_of
@@ -31,7 +31,7 @@ from agreid_plugin.types import Record
 _logger = logging.getLogger("fastreid.evaluation")
 
 
-def test_sets(cfg) -> list[TestSet]:
+def test_sets(cfg) -> list[EvaluationSet]:
     """Return what `DATASETS.TESTS` asks for, one entry a dataset however many of its protocols are named."""
     by_dataset: dict[str, list[str]] = {}
     for name in cfg.DATASETS.TESTS:
@@ -39,7 +39,7 @@ def test_sets(cfg) -> list[TestSet]:
     return [_test_set(cfg, names) for names in by_dataset.values()]
 
 
-def _test_set(cfg, names: Sequence[str]) -> TestSet:
+def _test_set(cfg, names: Sequence[str]) -> EvaluationSet:
     """Return the test set that some registered names of one dataset ask for together."""
     dataset = _read(cfg, names[0])
     chosen: dict[str, Protocol] = {}
@@ -50,7 +50,7 @@ def _test_set(cfg, names: Sequence[str]) -> TestSet:
             raise InputError(f"{each} asks with sentences, which {cfg.MODEL.META_ARCHITECTURE} does not read")
         comparison(cfg).check(each)
         check_sides(each, dataset)
-    found = TestSet(dataset, chosen)
+    found = EvaluationSet(dataset, chosen)
     if found.has_text:
         tell_long(cfg, found.records, "test")
     return found
@@ -107,7 +107,7 @@ class MultiProtocolEvaluator(DatasetEvaluator):
         numbers: the same as the host takes them, `A2G/mAP` -> percent.
     """
 
-    def __init__(self, cfg, test_set: TestSet):
+    def __init__(self, cfg, test_set: EvaluationSet):
         self._cfg, self.test_set = cfg, test_set
         self.views = ""
         self.bad_images: BadImages | None = None

@@ -27,7 +27,7 @@ from agreid_plugin.engine.run_inputs import evaluation_card
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
-from agreid_plugin.evaluation.evaluation_sets import TestSet, with_validation
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, with_validation
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid.config import batches, checks
 from agreid_plugin.hosts.fastreid.config.best_metric import check_best_metric
@@ -161,11 +161,11 @@ def _evaluate_process(cfg, args: Namespace) -> None:
         _evaluate_model(cfg, args, sets)
 
 
-def _card(cfg, args: Namespace, sets: Sequence[TestSet]) -> Card:
+def _card(cfg, args: Namespace, sets: Sequence[EvaluationSet]) -> Card:
     return evaluation_card(cfg.OUTPUT_DIR, args, sets, cfg.MODEL.WEIGHTS, **common(cfg))
 
 
-def _evaluate_model(cfg, args: Namespace, sets: Sequence[TestSet]) -> None:
+def _evaluate_model(cfg, args: Namespace, sets: Sequence[EvaluationSet]) -> None:
     model = _load_model(cfg)
     evaluators = Trainer.run_test_sets(cfg, model, sets)
     if args.save_attributes:
@@ -185,7 +185,7 @@ def _evaluate_model(cfg, args: Namespace, sets: Sequence[TestSet]) -> None:
     verify_results(cfg, _by_protocol({name: evaluator.numbers for name, evaluator in evaluators.items()}))
 
 
-def _save_attributes(cfg, args: Namespace, model: torch.nn.Module, sets: Sequence[TestSet]) -> None:
+def _save_attributes(cfg, args: Namespace, model: torch.nn.Module, sets: Sequence[EvaluationSet]) -> None:
     """Write what the model takes every test image's attributes for, and tell how often it is right."""
     rows = [row for test_set in sets for row in predict(cfg, model, test_set)]
     if not comm.is_main_process():
@@ -208,7 +208,7 @@ def _evaluate_features(cfg, args: Namespace) -> None:
     cfg = _set_up(cfg, args)
     features = load_features(args.features)
     protocols = computable(features, cfg.TEST.PROTOCOLS, _logger)
-    tested = TestSet(features.dataset, {each.name: each for each in protocols})
+    tested = EvaluationSet(features.dataset, {each.name: each for each in protocols})
     with _card(cfg, args, [tested]):
         if args.calibrate:
             save_thresholds(_model_folder(cfg), comparison(cfg), features, protocols, _logger)

@@ -16,7 +16,7 @@ from agreid_plugin.engine.checkpoints import surviving_the_disk
 from agreid_plugin.engine.label_checks import check_test_labels, check_training_labels
 from agreid_plugin.engine.report import PRINTED
 from agreid_plugin.evaluation import save_results, table
-from agreid_plugin.evaluation.evaluation_sets import TestSet, with_validation
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, with_validation
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid.config import batches, checks, feature_width
 from agreid_plugin.hosts.fastreid.config.best_metric import best_metric, check_best_metric
@@ -99,7 +99,7 @@ class Trainer(ResumableTrainer):
         return schedulers
 
     @classmethod
-    def build_evaluator(cls, cfg, test_set: TestSet):
+    def build_evaluator(cls, cfg, test_set: EvaluationSet):
         """Build the loader of a test set's images, and captions if they ask, and the evaluator of its protocols."""
         loader = loaders.build_test_loader(cfg, test_set.records, cfg.DATASETS.BAD_IMAGES)
         evaluator = MultiProtocolEvaluator(cfg, test_set)
@@ -109,7 +109,7 @@ class Trainer(ResumableTrainer):
         return loader, evaluator
 
     @classmethod
-    def test(cls, cfg, model, sets: Sequence[TestSet] | None = None):
+    def test(cls, cfg, model, sets: Sequence[EvaluationSet] | None = None):
         """Evaluate every test set in one pass each, and keep the numbers in results.json.
 
         Args:
@@ -135,7 +135,9 @@ class Trainer(ResumableTrainer):
         return results
 
     @classmethod
-    def run_test_sets(cls, cfg, model, sets: Sequence[TestSet] | None = None) -> dict[str, MultiProtocolEvaluator]:
+    def run_test_sets(
+        cls, cfg, model, sets: Sequence[EvaluationSet] | None = None
+    ) -> dict[str, MultiProtocolEvaluator]:
         """Run the model over every test set; returns the evaluators, which hold features and numbers, by dataset."""
         evaluators = {}
         share_buffers(model)

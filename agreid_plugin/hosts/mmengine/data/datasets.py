@@ -20,7 +20,7 @@ from agreid_plugin.engine.environment_report import default_root
 from agreid_plugin.engine.report import speak_through
 from agreid_plugin.errors import InputError, said_of, unknown
 from agreid_plugin.evaluation import evaluation_sets
-from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.data.agsynth import make_once
 from agreid_plugin.hosts.mmengine.data.structures import sample_of
@@ -171,7 +171,7 @@ class ReIDDataset(BaseDataset):
         ]
 
     def _testing(self, dataset: Dataset) -> list[Info]:
-        test_set = TestSet(dataset, evaluation_sets.choose(dataset, self.protocols))
+        test_set = EvaluationSet(dataset, evaluation_sets.choose(dataset, self.protocols))
         for protocol in test_set.protocols.values():
             if protocol.kind == "text" and not self.tokenize:
                 raise InputError(f"{protocol} asks with sentences: say how they are read, captions=dict(length=77)")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.ranking_options import Comparison
 from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, type_name
 from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
@@ -15,7 +15,7 @@ from agreid_plugin.hosts.mmengine.engine.run import configured_comparison
 from agreid_plugin.hosts.mmengine.registry import DATASETS
 
 
-def test_sets_of(config: str | Path, overrides: Sequence[str]) -> list[TestSet]:
+def test_sets_of(config: str | Path, overrides: Sequence[str]) -> list[EvaluationSet]:
     """Return the test sets of a configuration."""
     cfg = load_config(config, overrides)
     parts = [part for _, part in each_dict(cfg.get("test_dataloader")) if type_name(part) == ReIDDataset.__name__]

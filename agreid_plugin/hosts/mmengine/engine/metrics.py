@@ -18,7 +18,7 @@ from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics
 from agreid_plugin.evaluation.distances import MEMORY
 from agreid_plugin.evaluation.distances import METRICS as DISTANCES
-from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
 from agreid_plugin.evaluation.validation import collapse
 from agreid_plugin.hosts.mmengine.config.arguments import checked
@@ -26,7 +26,7 @@ from agreid_plugin.hosts.mmengine.config.type_checks import require_kinds
 from agreid_plugin.hosts.mmengine.registry import METRICS
 
 SELECTS = "metric"
-"""The number that selects the best model, where one may; see `TestSet.selecting`."""
+"""The number that selects the best model, where one may; see `EvaluationSet.selecting`."""
 Collected = tuple[list[str | int], np.ndarray, list[str]]
 """Keys and features of a process, and the images that it could not read."""
 
@@ -77,7 +77,7 @@ class MultiProtocolMetric(BaseMetric):
         self._group: weakref.ref[dist.ProcessGroup] | None = None
 
     @property
-    def test_set(self) -> TestSet:
+    def test_set(self) -> EvaluationSet:
         """What is evaluated."""
         return self._dataset_meta["test_set"]
 
@@ -89,7 +89,7 @@ class MultiProtocolMetric(BaseMetric):
     @dataset_meta.setter
     def dataset_meta(self, meta: Mapping[str, Any] | None) -> None:
         """Take a dataset's metainfo, and refuse one that cannot be evaluated before any inference."""
-        if not isinstance((meta or {}).get("test_set"), TestSet):
+        if not isinstance((meta or {}).get("test_set"), EvaluationSet):
             raise InputError("MultiProtocolMetric: the dataset has no test_set; use agreid_plugin.ReIDDataset to test")
         for protocol in meta["test_set"].protocols.values():
             self.comparison.check(protocol)

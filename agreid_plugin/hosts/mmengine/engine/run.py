@@ -23,7 +23,7 @@ from agreid_plugin.engine.run_inputs import evaluation_card
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
-from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.ranking_options import Comparison
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.mmengine.config.checks import check_modules, found
@@ -195,7 +195,9 @@ def _evaluate_process(args: Namespace, launcher: str) -> None:
                 _tell(args, runner, metrics)
 
 
-def _card(cfg: Config, args: Namespace, sets: Sequence[TestSet], seed: int | None = None) -> AbstractContextManager:
+def _card(
+    cfg: Config, args: Namespace, sets: Sequence[EvaluationSet], seed: int | None = None
+) -> AbstractContextManager:
     if not is_main_process():
         return nullcontext()
     return evaluation_card(cfg.work_dir, args, sets, args.weights, seed=seed, **common(cfg))
@@ -221,7 +223,7 @@ def _evaluate_features(cfg: Config, args: Namespace) -> None:
     features = load_features(args.features)
     protocols = computable(features, args.protocols or _protocols(cfg), logger)
     comparison = configured_comparison(cfg)
-    with _card(cfg, args, [TestSet(features.dataset, {each.name: each for each in protocols})]):
+    with _card(cfg, args, [EvaluationSet(features.dataset, {each.name: each for each in protocols})]):
         if args.calibrate:
             folder = Path(args.weights).parent if args.weights else Path(cfg.work_dir)
             save_thresholds(folder, comparison, features, protocols, logger)

@@ -10,7 +10,7 @@ import torch
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.protocols import protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.evaluation_sets import TestSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data.predictions import (
     Prediction,
@@ -30,10 +30,10 @@ def cfg(config_file):
 
 
 @pytest.fixture
-def tested(described, tmp_path) -> TestSet:
+def tested(described, tmp_path) -> EvaluationSet:
     """A copy of images that a test may damage."""
     shutil.copytree(described / "CP2108", tmp_path / "CP2108")
-    return TestSet(load("CP2108", tmp_path), {"ALL": protocol("CP2108", "ALL")})
+    return EvaluationSet(load("CP2108", tmp_path), {"ALL": protocol("CP2108", "ALL")})
 
 
 class Describer(torch.nn.Module):

@@ -18,7 +18,7 @@ from agreid_plugin.data.captions import captions_of, clean
 from agreid_plugin.data.datasets import DATASETS, load
 from agreid_plugin.data.protocols import protocols, select
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.evaluation_sets import VALIDATION, TestSet
+from agreid_plugin.evaluation.evaluation_sets import VALIDATION, EvaluationSet
 from agreid_plugin.hosts.mmengine.data.structures import PersonSample
 from agreid_plugin.nn.clip import tokenize
 from agreid_plugin.synth.make import MARKER
@@ -112,7 +112,7 @@ def test_every_protocol_to_test_by(tmp_path, name, protocol):
     captions = {"length": 20} if is_text(name) else None
     dataset = build(name, root, split="test", protocols=[protocol] if protocol else [], captions=captions, **options)
     test_set = dataset.metainfo["test_set"]
-    assert isinstance(test_set, TestSet)
+    assert isinstance(test_set, EvaluationSet)
     assert list(test_set.protocols) == ([protocol] if protocol else list(protocols(name)))
     sides = [select(each, test_set.dataset) for each in test_set.protocols.values()]
     asked = {record.path for side in sides for record in (*side.query, *side.gallery)}

@@ -17,7 +17,7 @@ from processes import in_processes, returned_by
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import NUMBERS, FeatureSet, evaluate_all
-from agreid_plugin.evaluation.evaluation_sets import TestSet, choose, with_validation
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose, with_validation
 from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
 from agreid_plugin.hosts.mmengine.engine.metrics import SELECTS, MultiProtocolMetric
 from agreid_plugin.types import Record, View
@@ -25,7 +25,7 @@ from agreid_plugin.types import Record, View
 IMAGES, WIDTH = 41, 6  # an odd number, which two processes fill up
 
 
-def cargo(images: int = IMAGES) -> TestSet:
+def cargo(images: int = IMAGES) -> EvaluationSet:
     """Five people before four cameras, from the air and the ground."""
     records = []
     for number in range(images):
@@ -34,20 +34,20 @@ def cargo(images: int = IMAGES) -> TestSet:
         view = View.AERIAL if camera < 3 else View.GROUND
         records.append(Record(f"{number:03d}.jpg", number % 5, camera, view, split=split))
     dataset = Dataset("CARGO", "nowhere", tuple(records))
-    return TestSet(dataset, choose(dataset))
+    return EvaluationSet(dataset, choose(dataset))
 
 
-def described() -> TestSet:
+def described() -> EvaluationSet:
     """People with one or two sentences on an image, some to validate with."""
     records = [
         Record(f"{n:03d}.jpg", n % 4, split="val" if n % 3 == 0 else "test", captions=("one", "two")[: 1 + n % 2])
         for n in range(13)
     ]
     dataset = Dataset("TAG-PEDES", "nowhere", tuple(records))
-    return with_validation(TestSet(dataset, choose(dataset)))
+    return with_validation(EvaluationSet(dataset, choose(dataset)))
 
 
-def samples(test_set: TestSet) -> list[BaseDataElement]:
+def samples(test_set: EvaluationSet) -> list[BaseDataElement]:
     """What a model predicts: features that lean to their person's, so that numbers are neither 0 nor 100."""
     rng = np.random.default_rng(0)
     people = rng.standard_normal((8, WIDTH))
@@ -62,7 +62,7 @@ def samples(test_set: TestSet) -> list[BaseDataElement]:
     return found
 
 
-def evaluate(test_set: TestSet, **arguments) -> tuple[dict[str, float], MultiProtocolMetric]:
+def evaluate(test_set: EvaluationSet, **arguments) -> tuple[dict[str, float], MultiProtocolMetric]:
     """Evaluate as a loop does, with this process's share of the samples in batches of four."""
     metric = MultiProtocolMetric(**arguments)
     evaluator = Evaluator(metric)
@@ -168,7 +168,7 @@ def test_sentences_ask_and_the_validation_split_selects():
 def test_without_a_validation_split_nothing_of_a_text_set_selects():
     test_set = described()
     protocols = {name: each for name, each in test_set.protocols.items() if name != "T2I-val"}
-    numbers, metric = evaluate(TestSet(test_set.dataset, protocols))
+    numbers, metric = evaluate(EvaluationSet(test_set.dataset, protocols))
     assert SELECTS not in numbers
     assert SELECTS not in metric.names()
 
@@ -203,7 +203,7 @@ def test_features_that_are_all_alike_are_warned_of(tmp_path):
 
 def test_true_positive_rates_if_asked_for():
     test_set = cargo(images=200)
-    test_set = TestSet(test_set.dataset, {"ALL": test_set.protocols["ALL"]})
+    test_set = EvaluationSet(test_set.dataset, {"ALL": test_set.protocols["ALL"]})
     numbers, metric = evaluate(test_set, roc=True)
     rates = metric.comparison.thresholds(metric.features, test_set.protocols["ALL"])
     assert numbers["CARGO/ALL/aerial->ground TPR@FPR=0.01"] == 100 * rates.point("aerial->ground", 0.01).tpr
