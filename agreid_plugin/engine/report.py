@@ -14,7 +14,7 @@ from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics, confidence, covered, save_results, table
 from agreid_plugin.evaluation.evaluation_sets import choose
-from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.evaluation.ranking_options import RankingOptions
 
 _logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def computable(features: FeatureSet, names: Sequence[str], logger: logging.Logge
 
 def save_thresholds(
     folder: str | Path,
-    comparison: Comparison,
+    comparison: RankingOptions,
     features: FeatureSet,
     protocols: Iterable[Protocol],
     logger: logging.Logger = _logger,

@@ -15,7 +15,7 @@ from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import PerQuery
 from agreid_plugin.evaluation.multi_protocol import Task
-from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.types import Record
 
 CHOICES = ("even", "worst", "best", "random")
@@ -76,7 +76,7 @@ def chosen_rows(per_query: PerQuery, count: int, choice: str = "even", seed: int
 
 
 def rank_lists(
-    features: FeatureSet, protocol: Protocol, comparison: Comparison, rows: Sequence[int], top: int = 10
+    features: FeatureSet, protocol: Protocol, comparison: RankingOptions, rows: Sequence[int], top: int = 10
 ) -> list[RankList]:
     """Return the rankings of some queries, without the images that the protocol hides from them.
 

@@ -36,7 +36,7 @@ class Expansion:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RankingOptions:
     """The distances that an evaluation goes by.
 
     Attributes:

@@ -19,7 +19,7 @@ from agreid_plugin.engine.report import computable
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.features import FeatureSet, load_features
-from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.host import host_of
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.retrieval.index.entries import Entry
@@ -31,7 +31,7 @@ class Tested:
     """The test sets of a configuration, and how features are compared on them."""
 
     sets: list[EvaluationSet]
-    comparison: Comparison
+    comparison: RankingOptions
 
     def find(self, name: str = "") -> tuple[EvaluationSet, Protocol]:
         """Return a protocol by its full or short name, the first without one, and its test set."""

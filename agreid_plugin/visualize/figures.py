@@ -15,7 +15,7 @@ from agreid_plugin.data.transforms import PLRM
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet, load_features
 from agreid_plugin.evaluation.rank_lists import RankList, chosen_rows, rank_lists
-from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.inference.encoder import load_untrained
 from agreid_plugin.inference.evaluation_sets import Tested, examples, extracted
 from agreid_plugin.inference.extractor import Extractor
@@ -81,7 +81,7 @@ def draw_ranks(subject: Subject, order: str = "random", queries: int = 5, top: i
     return Drawn(ranks.sheet(found, title, about, notes), _rank_data(found, order, precision))
 
 
-def _distance(comparison: Comparison) -> str:
+def _distance(comparison: RankingOptions) -> str:
     extra = [word for word, on in (("re-ranked", comparison.rerank), ("expanded", comparison.expansion)) if on]
     return " ".join([*extra, comparison.metric, "distance"])
 

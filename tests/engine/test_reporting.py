@@ -14,7 +14,7 @@ from agreid_plugin.engine.report import computable, report, save_thresholds, spe
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose
-from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.evaluation.ranking_options import RankingOptions
 
 _logger = logging.getLogger("a_host.run")
 
@@ -44,7 +44,7 @@ def host():
 
 def test_results_are_written_and_shown(features, tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    metrics = Comparison().compute(features, computable(features, ["ALL", "A2G"]))
+    metrics = RankingOptions().compute(features, computable(features, ["ALL", "A2G"]))
     report(tmp_path / "results.json", metrics, logger=_logger)
     kept = json.loads((tmp_path / "results.json").read_text())
     assert list(kept["CARGO"]) == ["ALL", "A2G"]
@@ -74,9 +74,9 @@ def test_thresholds_are_kept_by_protocol(features, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     wide = FeatureSet(features.dataset, features.records, (np.tile(features.images[0], 2),))
     chosen = computable(wide, ["ALL"])
-    save_thresholds(tmp_path, Comparison(), wide, chosen, _logger)
+    save_thresholds(tmp_path, RankingOptions(), wide, chosen, _logger)
     kept = json.loads((tmp_path / "calibration_CARGO_ALL.json").read_text())
-    assert kept == json.loads(json.dumps(Comparison().thresholds(wide, chosen[0]).as_dict()))
+    assert kept == json.loads(json.dumps(RankingOptions().thresholds(wide, chosen[0]).as_dict()))
     assert f"same-person thresholds of CARGO/ALL in {tmp_path}" in caplog.text
 
 

@@ -16,7 +16,7 @@ from agreid_plugin.evaluation import (
     expand,
     rerank,
 )
-from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
+from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
 from agreid_plugin.types import Record
 
 PROTOCOL = make_protocol("same_camera_same_id")
@@ -33,7 +33,7 @@ def features() -> FeatureSet:
     return FeatureSet(Dataset("TEST", "", records), records, (array,), views="given")
 
 
-def by_hand(features: FeatureSet, comparison: Comparison) -> float:
+def by_hand(features: FeatureSet, comparison: RankingOptions) -> float:
     query, gallery = np.split(features.images[0], [len(CASE.query)])
     if comparison.expansion:
         query, gallery = expand(query, gallery, k=3, alpha=2.0, times=2)
@@ -48,25 +48,25 @@ def by_hand(features: FeatureSet, comparison: Comparison) -> float:
 @pytest.mark.parametrize("again", [None, AGAIN], ids=["", "rerank"])
 @pytest.mark.parametrize("mean", [None, MEAN], ids=["", "expand"])
 def test_every_comparison_is_that_of_its_parts(features, metric, again, mean):
-    comparison = Comparison(metric, again, mean)
+    comparison = RankingOptions(metric, again, mean)
     (found,) = comparison.compute(features, [PROTOCOL])
     assert found["mAP"] == by_hand(features, comparison)
 
 
 def test_comparisons_differ(features):
     options = [(), ("euclidean",), ("cosine", AGAIN), ("cosine", None, MEAN), ("cosine", AGAIN, MEAN)]
-    every = [Comparison(*each).compute(features, [PROTOCOL])[0] for each in options]
+    every = [RankingOptions(*each).compute(features, [PROTOCOL])[0] for each in options]
     found = {tuple(metrics.per_query.precision) for metrics in every}
     assert len(found) == len(options)
 
 
 def test_metrics_keep_the_order_of_protocols(features):
     other = make_protocol(name="A2G")
-    assert [each.protocol for each in Comparison().compute(features, [other, PROTOCOL])] == ["TEST/A2G", "TEST/ALL"]
+    assert [each.protocol for each in RankingOptions().compute(features, [other, PROTOCOL])] == ["TEST/A2G", "TEST/ALL"]
 
 
 def test_memory_changes_no_number(features):
-    (plain,), (little,) = (Comparison(memory=memory).compute(features, [PROTOCOL]) for memory in (512, 1e-6))
+    (plain,), (little,) = (RankingOptions(memory=memory).compute(features, [PROTOCOL]) for memory in (512, 1e-6))
     assert plain.values == little.values
     query, gallery = np.split(features.images[0], [len(CASE.query)])
     assert plain.values == evaluate(query, gallery, *CASE.metas, PROTOCOL).values
@@ -75,7 +75,7 @@ def test_memory_changes_no_number(features):
 def test_thresholds_are_those_of_the_distances(features):
     query, gallery = np.split(features.images[0], [len(CASE.query)])
     wanted = calibrate(query, gallery, *CASE.metas, PROTOCOL, metric="euclidean", views="given")
-    assert Comparison("euclidean").thresholds(features, PROTOCOL) == wanted
+    assert RankingOptions("euclidean").thresholds(features, PROTOCOL) == wanted
 
 
 def test_thresholds_of_sentences_go_by_what_the_numbers_go_by():
@@ -85,17 +85,17 @@ def test_thresholds_of_sentences_go_by_what_the_numbers_go_by():
     images, captions = ([rng.standard_normal((n, 4)).astype(np.float32) for _ in range(2)] for n in (30, 60))
     features = FeatureSet(Dataset("TEST", "", tuple(records)), records, tuple(images), tuple(captions))
     distances = FeatureDistances(list(zip(captions, images, strict=True)))
-    comparison, metas = Comparison("euclidean"), (caption_meta(records), Meta.of(records))
+    comparison, metas = RankingOptions("euclidean"), (caption_meta(records), Meta.of(records))
     assert comparison.thresholds(features, TEXT) == calibrate_distances(distances, *metas, TEXT)
     assert comparison.compute(features, [TEXT])[0].values == evaluate_distances(distances, *metas, TEXT).values
 
 
 def test_sentences_are_not_compared_like_images(features):
-    Comparison().check(TEXT)
-    Comparison(rerank=AGAIN, expansion=MEAN).check(PROTOCOL)
+    RankingOptions().check(TEXT)
+    RankingOptions(rerank=AGAIN, expansion=MEAN).check(PROTOCOL)
     with pytest.raises(InputError, match="TEST/T2I asks with sentences, which rerank cannot compare: switch it off"):
-        Comparison(rerank=AGAIN).check(TEXT)
+        RankingOptions(rerank=AGAIN).check(TEXT)
     with pytest.raises(InputError, match=r"which TEST\.AQE cannot compare"):
-        Comparison(expansion=MEAN, keys=("TEST.RERANK", "TEST.AQE")).compute(features, [TEXT])
+        RankingOptions(expansion=MEAN, keys=("TEST.RERANK", "TEST.AQE")).compute(features, [TEXT])
     with pytest.raises(InputError, match="which rerank cannot compare"):
-        Comparison(rerank=AGAIN).thresholds(features, TEXT)
+        RankingOptions(rerank=AGAIN).thresholds(features, TEXT)

@@ -21,7 +21,7 @@ from agreid_plugin.cli import main, visualize
 from agreid_plugin.data.images import read_image
 from agreid_plugin.data.transforms import patch_probabilities
 from agreid_plugin.evaluation.features import load_features
-from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.inference.evaluation_sets import load_tested
 from agreid_plugin.types import View
@@ -98,7 +98,7 @@ def test_frames_tell_right_from_wrong_and_numbers_are_those_of_the_evaluation(dr
     kept = tmp_path / "feats.npz"
     assert fastreid_command("eval", *model(made), "--save-features", kept, "--output", tmp_path / "eval").code == 0
     tested = load_tested(made / "config.yaml")
-    (metrics,) = Comparison().compute(load_features(kept), [tested.find("ALL")[1]])
+    (metrics,) = RankingOptions().compute(load_features(kept), [tested.find("ALL")[1]])
     precision = [query["average_precision"] for query in data["queries"]]
     assert precision == pytest.approx(sorted(metrics.per_query.precision)[:4], abs=1e-5)
     first = dict(zip(metrics.per_query.row.tolist(), metrics.per_query.first.tolist(), strict=True))

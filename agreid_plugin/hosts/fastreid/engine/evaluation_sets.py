@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
-from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.engine.evaluator import comparison, test_sets
 
@@ -16,6 +16,6 @@ def test_sets_of(config: str | Path, overrides: Sequence[str]) -> list[Evaluatio
     return test_sets(load_config(config, overrides))
 
 
-def comparison_of(config: str | Path, overrides: Sequence[str]) -> Comparison:
+def comparison_of(config: str | Path, overrides: Sequence[str]) -> RankingOptions:
     """Return how the configuration wants features compared."""
     return comparison(load_config(config, overrides))

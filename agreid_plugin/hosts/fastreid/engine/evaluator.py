@@ -21,7 +21,7 @@ from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet, Metrics
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, check_sides, choose
-from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
+from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
 from agreid_plugin.evaluation.validation import collapse
 from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, read_dataset, source_of
 from agreid_plugin.hosts.fastreid.data.text import CAPTION_NUMBERS, reads_captions, tell_long
@@ -78,10 +78,10 @@ def _records_of(name: str, dataset: ImageDataset) -> Dataset:
     return Dataset(name, "", tuple(records))
 
 
-def comparison(cfg) -> Comparison:
+def comparison(cfg) -> RankingOptions:
     """Return how `TEST` wants features compared."""
     again, mean = cfg.TEST.RERANK, cfg.TEST.AQE
-    return Comparison(
+    return RankingOptions(
         cfg.TEST.METRIC,
         Reranking(again.K1, again.K2, again.LAMBDA) if again.ENABLED else None,
         Expansion(mean.QE_K, mean.ALPHA, mean.QE_TIME) if mean.ENABLED else None,

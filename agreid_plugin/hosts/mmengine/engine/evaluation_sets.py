@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
-from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, type_name
 from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.data.datasets import ReIDDataset
@@ -27,6 +27,6 @@ def test_sets_of(config: str | Path, overrides: Sequence[str]) -> list[Evaluatio
         return [DATASETS.build(part).metainfo["test_set"] for part in parts]
 
 
-def comparison_of(config: str | Path, overrides: Sequence[str]) -> Comparison:
+def comparison_of(config: str | Path, overrides: Sequence[str]) -> RankingOptions:
     """Return how the configuration wants features compared."""
     return configured_comparison(load_config(config, overrides))

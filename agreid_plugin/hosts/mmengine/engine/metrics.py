@@ -19,7 +19,7 @@ from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics
 from agreid_plugin.evaluation.distances import MEMORY
 from agreid_plugin.evaluation.distances import METRICS as DISTANCES
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
-from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
+from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
 from agreid_plugin.evaluation.validation import collapse
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.config.type_checks import require_kinds
@@ -67,7 +67,7 @@ class MultiProtocolMetric(BaseMetric):
             raise unknown("metric", metric, DISTANCES)
         if not memory > 0:
             raise InputError(f"memory={memory!r} should be megabytes, more than 0")
-        self.comparison = Comparison(
+        self.comparison = RankingOptions(
             metric, _options("rerank", Reranking, rerank), _options("expansion", Expansion, expansion), memory
         )
         self.roc, self.views = roc, ""

@@ -24,7 +24,7 @@ from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
-from agreid_plugin.evaluation.ranking_options import Comparison
+from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.mmengine.config.checks import check_modules, found
 from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, require_model, type_name
@@ -234,7 +234,7 @@ def _protocols(cfg: Config) -> list[str]:
     return [name for part in _own_datasets(cfg) for name in part.get("protocols") or ()]
 
 
-def configured_comparison(cfg: Config) -> Comparison:
+def configured_comparison(cfg: Config) -> RankingOptions:
     """Return how the configuration's metric of ours compares features."""
     parts = _own_metrics(cfg)
     if not parts:

@@ -18,7 +18,7 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import NUMBERS, FeatureSet, evaluate_all
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose, with_validation
-from agreid_plugin.evaluation.ranking_options import Comparison, Expansion, Reranking
+from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
 from agreid_plugin.hosts.mmengine.engine.metrics import SELECTS, MultiProtocolMetric
 from agreid_plugin.types import Record, View
 
@@ -151,7 +151,7 @@ def test_numbers_are_those_of_the_protocols():
 @pytest.mark.parametrize("arguments", COMPARED, ids=lambda arguments: next(iter(arguments), "plain"))
 def test_how_images_are_compared_is_given_by_plain_values(arguments):
     made = {"rerank": lambda values: Reranking(**values), "expansion": lambda values: Expansion(**values)}
-    comparison = Comparison(**{name: made.get(name, str)(value) for name, value in arguments.items()})
+    comparison = RankingOptions(**{name: made.get(name, str)(value) for name, value in arguments.items()})
     numbers, metric = evaluate(cargo(), **arguments)
     for entry in comparison.compute(metric.features, metric.test_set.protocols.values()):
         assert numbers[f"{entry.protocol}/mAP"] == entry["mAP"]
