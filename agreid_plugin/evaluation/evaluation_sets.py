@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from agreid_plugin.data.datasets import DATASETS, Dataset, Sides
+from agreid_plugin.data.datasets import DATASETS, Dataset, QueryGallery
 from agreid_plugin.data.protocols import Protocol, protocol, select, unmatched, usable
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet
@@ -96,7 +96,7 @@ def _without(dataset: Dataset, unreadable: Collection[str]) -> Dataset:
     def left(records: Sequence[Record]) -> tuple[Record, ...]:
         return tuple(record for record in records if record.path not in unreadable)
 
-    lists = {name: Sides(left(sides.query), left(sides.gallery)) for name, sides in dataset.lists.items()}
+    lists = {name: QueryGallery(left(sides.query), left(sides.gallery)) for name, sides in dataset.lists.items()}
     return replace(dataset, records=left(dataset.records), lists=lists)
 
 
@@ -132,7 +132,7 @@ def with_validation(test_set: EvaluationSet) -> EvaluationSet:
         return test_set
     _logger.info("%s: the best model is chosen by the %d images to validate with", dataset.name, len(gallery))
     validation = Protocol(dataset.name, VALIDATION, list_file=VALIDATION, source="validation split", kind="text")
-    dataset = replace(dataset, lists={**dataset.lists, VALIDATION: Sides(query, gallery)})
+    dataset = replace(dataset, lists={**dataset.lists, VALIDATION: QueryGallery(query, gallery)})
     return EvaluationSet(dataset, {**test_set.protocols, VALIDATION: validation})
 
 

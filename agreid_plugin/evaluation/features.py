@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
-from agreid_plugin.data.datasets import Dataset, Sides
+from agreid_plugin.data.datasets import Dataset, QueryGallery
 from agreid_plugin.data.datasets.arrays import read_arrays, told_in
 from agreid_plugin.data.datasets.files import MOST_LABEL, shown
 from agreid_plugin.errors import InputError
@@ -141,7 +141,7 @@ def load_features(path: str | Path) -> FeatureSet:
 
 def _dataset(about: Mapping[str, Any]) -> Dataset:
     lists = {
-        name: Sides(**{side: tuple(_record(**entry) for entry in entries) for side, entries in sides.items()})
+        name: QueryGallery(**{side: tuple(_record(**entry) for entry in entries) for side, entries in sides.items()})
         for name, sides in about["lists"].items()
     }
     records = tuple(_record(**entry) for entry in about["records"])

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from agreid_plugin.data.datasets import Dataset, Sides
+from agreid_plugin.data.datasets import Dataset, QueryGallery
 from agreid_plugin.data.protocols import Meta, protocol, select
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import (
@@ -104,7 +104,7 @@ def test_file_round_trip(tmp_path, make):
 
 def test_list_files_are_kept(tmp_path):
     records = images(30)
-    sides = Sides(tuple(records[:5]), tuple(records[10:]))
+    sides = QueryGallery(tuple(records[:5]), tuple(records[10:]))
     dataset = Dataset("LAGPeR", "data", tuple(records), lists={"exp3_A2G+.txt": sides})
     save_features(tmp_path / "f.npz", FeatureSet(dataset, records, (np.eye(30),), views="predicted"))
     loaded = load_features(tmp_path / "f.npz")

@@ -9,7 +9,7 @@ import pytest
 from evaluation_cases import RULE_SETS, TINY
 from torch.utils.flop_counter import FlopCounterMode
 
-from agreid_plugin.data.datasets import Dataset, Sides
+from agreid_plugin.data.datasets import Dataset, QueryGallery
 from agreid_plugin.data.protocols import Protocol, protocols, select
 from agreid_plugin.evaluation import FeatureDistances, FeatureSet, evaluate_all, evaluate_distances, rerank
 from agreid_plugin.evaluation.multi_protocol import Task
@@ -47,7 +47,7 @@ def random_set(seed: int, count: int = 240, width: int = 3) -> FeatureSet:
     rng = np.random.default_rng(seed)
     records = [random_record(rng, number) for number in range(count)]
     queries, gallery = ([each for each in records if each.split == split] for split in ("query", "gallery"))
-    lists = {"list.txt": Sides(tuple(queries[::2] * 2), tuple(gallery[::-2] + gallery[:9]))}
+    lists = {"list.txt": QueryGallery(tuple(queries[::2] * 2), tuple(gallery[::-2] + gallery[:9]))}
     dataset = Dataset("MINE", "", tuple(records), lists=lists)
     shuffled = [records[place] for place in rng.permutation(count)]
     counts = [count, count, *[sum(len(record.captions) for record in records)] * 2]

@@ -24,11 +24,11 @@ from agreid_plugin.data.datasets import (
 )
 from agreid_plugin.data.datasets.files import MOST_LABEL, shown
 from agreid_plugin.data.datasets.image_kinds import Kinds
-from agreid_plugin.data.datasets.tree import Sides, Tree, plain
+from agreid_plugin.data.datasets.tree import QueryGallery, Tree, plain
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import Record
 
-__all__ = ["DATASETS", "Dataset", "Sides", "Source", "dataset_name", "load"]
+__all__ = ["DATASETS", "Dataset", "QueryGallery", "Source", "dataset_name", "load"]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Dataset:
     records: tuple[Record, ...]
     notes: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
-    lists: Mapping[str, Sides] = field(default_factory=dict)
+    lists: Mapping[str, QueryGallery] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     attribute_file: str = ""
     undescribed: tuple[int, ...] = ()

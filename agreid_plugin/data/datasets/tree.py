@@ -47,7 +47,7 @@ class Grammar:
 
 
 @dataclass(frozen=True)
-class Sides:
+class QueryGallery:
     """The two sides of a protocol as a dataset's own list file names them."""
 
     query: tuple[Record, ...]
@@ -83,7 +83,7 @@ class Tree:
         self.skip_bad_names = skip_bad_names
         self.notes: list[str] = []
         self.skipped: list[str] = []
-        self.lists: dict[str, Sides] = {}
+        self.lists: dict[str, QueryGallery] = {}
         self.groups: Mapping[str, tuple[str, ...]] = {}
         self.attribute_file = ""
         self.undescribed: tuple[int, ...] = ()
@@ -161,14 +161,14 @@ class Tree:
         refuse_leaving(file, lines)
         return [posixpath.normpath(line) for line in lines]
 
-    def sides(self, file: Path, records: Mapping[str, Record]) -> Sides:
+    def sides(self, file: Path, records: Mapping[str, Record]) -> QueryGallery:
         """Return a list file's query and gallery, sorted, given the records by relative path."""
         lines = self.listed(file)
         skipped = {Path(path).name for path in self.skipped}
         missing = [line for line in lines if line not in records and Path(line).name not in skipped]
         self.refuse_missing(file, missing, len(lines))
         chosen = [records[line] for line in sorted(lines) if line in records]
-        return Sides(
+        return QueryGallery(
             query=tuple(record for record in chosen if record.split == "query"),
             gallery=tuple(record for record in chosen if record.split == "gallery"),
         )
