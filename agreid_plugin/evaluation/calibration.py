@@ -1,6 +1,6 @@
-"""Thresholds: two images show the same person if their distance is not above one, chosen for a false positive rate.
+"""Calibration: the distance up to which two images show the same person, chosen for a false positive rate.
 
-Directions have thresholds of their own, since aerial and ground images of strangers differ more than two ground images.
+Each direction has its own thresholds: images of two people differ more across views than within one.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def calibrate(
         >>> features = np.array([[0.0], [10.0]]), np.array([[1.0], [8.0]])
         >>> options = {"metric": "euclidean", "fprs": [0.5], "draws": 50}
         >>> found = calibrate(*features, query, gallery, protocol("CARGO/A2G"), **options)
-        >>> point = found.point("aerial->ground", fpr=0.5)  # one of two strangers may pass
+        >>> point = found.point("aerial->ground", fpr=0.5)  # one of two negative pairs may pass
         >>> point.threshold, point.tpr
         (64.0, 1.0)
     """

@@ -99,7 +99,7 @@ def compare(
     """Say for each number whether B beats A, both asked the same queries; the arguments are those of `confidence`.
 
     Example:
-        A finds each of three people behind a stranger, B finds them at once.
+        A finds each of three people behind a negative, B finds them at once.
 
         >>> import numpy as np
         >>> from agreid_plugin.data.protocols import Meta, protocol

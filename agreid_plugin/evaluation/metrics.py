@@ -17,7 +17,7 @@ from agreid_plugin.types import UNKNOWN, VIEW_SOURCES, View
 RANKS = (1, 5, 10, 20)
 NUMBERS = (*(f"Rank-{rank}" for rank in RANKS), "mAP", "mINP")
 
-Part = Mapping[str, float]
+Breakdown = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class PerQuery:
 class Metrics:
     """One protocol's numbers in percent, and what they were made from.
 
-    A match of another camera pair or direction counts in none but its own part: the numbers of `aerial->ground` say how
-    well ground images of aerial queries are found among all strangers of the protocol's gallery.
+    A match of another camera pair or direction counts only in its own breakdown: `aerial->ground` is how well ground
+    images of aerial queries are found among all negatives in the protocol's gallery.
 
     Attributes:
         protocol: its full name, `CARGO/A2G`.
@@ -80,8 +80,8 @@ class Metrics:
     queries: int
     skipped: Mapping[str, int]
     gallery: int
-    directions: Mapping[str, Part] = field(default_factory=dict)
-    cameras: Mapping[str, Part] = field(default_factory=dict)
+    directions: Mapping[str, Breakdown] = field(default_factory=dict)
+    cameras: Mapping[str, Breakdown] = field(default_factory=dict)
     distance: str = "cosine"
     views: str = ""
     fingerprint: str = ""
@@ -118,7 +118,9 @@ def means(per_query: PerQuery) -> dict[str, float]:
     return {name: float(values.mean()) for name, values in per_query.percents().items()}
 
 
-def parts(scores: Scores, query_labels: np.ndarray, gallery_labels: np.ndarray, view: bool) -> dict[str, Part]:
+def break_down(
+    scores: Scores, query_labels: np.ndarray, gallery_labels: np.ndarray, view: bool
+) -> dict[str, Breakdown]:
     """Return the numbers of each pair of query label and gallery label.
 
     Args:

@@ -19,7 +19,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances, blocks
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import Metrics, check_views
-from agreid_plugin.evaluation.relevance import Counting, Matches, Share, as_slice
+from agreid_plugin.evaluation.relevance import Matches, NegativeCounter, ProtocolRows, as_slice
 from agreid_plugin.evaluation.retrieval import evaluate_distances, summarize
 from agreid_plugin.types import Record
 
@@ -123,21 +123,23 @@ def _evaluate_together(tasks: Sequence[Task], metric: str, memory: float) -> dic
     """Return the numbers of protocols of one kind by the distances between features."""
     if not tasks:
         return {}
-    counting = Counting([Share(task.matches, task.query, task.gallery) for task in tasks])
+    counter = NegativeCounter([ProtocolRows(task.matches, task.query, task.gallery) for task in tasks])
     pairs = feature_pairs(tasks[0].features, tasks[0].protocol.kind)
-    for rows, columns in counting.groups():
-        _count(counting, pairs, rows, columns, metric, memory)
+    for rows, columns in counter.groups():
+        _count(counter, pairs, rows, columns, metric, memory)
     return {
-        str(task.protocol): summarize(task.matches, strangers, metric, task.features.views)
-        for task, strangers in zip(tasks, counting.strangers(), strict=True)
+        str(task.protocol): summarize(task.matches, negatives, metric, task.features.views)
+        for task, negatives in zip(tasks, counter.negatives(), strict=True)
     }
 
 
-def _count(counting: Counting, pairs: Pairs, rows: np.ndarray, columns: np.ndarray, metric: str, memory: float) -> None:
+def _count(
+    counter: NegativeCounter, pairs: Pairs, rows: np.ndarray, columns: np.ndarray, metric: str, memory: float
+) -> None:
     chosen = [(query[as_slice(rows)], gallery[as_slice(columns)]) for query, gallery in pairs]
     distances = FeatureDistances(chosen, metric)
     for block in blocks(np.arange(len(rows)), len(columns), memory):
-        counting.add(distances.rows(block), rows[block], columns)
+        counter.add(distances.rows(block), rows[block], columns)
 
 
 def _evaluate_apart(tasks: Sequence[Task], distances: MakeDistances, memory: float) -> dict[str, Metrics]:

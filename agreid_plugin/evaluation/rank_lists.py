@@ -80,7 +80,7 @@ def rank_lists(
 ) -> list[RankList]:
     """Return the rankings of some queries, without the images that the protocol hides from them.
 
-    Of images at one distance those of strangers stand first, as in the numbers.
+    Of images at one distance negatives stand first, as in the numbers.
 
     Args:
         features: of the dataset.

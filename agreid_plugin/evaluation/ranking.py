@@ -1,6 +1,6 @@
 """Where each query's true matches stand in its ranking, and the numbers that follow.
 
-Equal distances are resolved against the query, everywhere: a match stands behind every stranger at its distance, so
+Equal distances are resolved against the query, everywhere: a match stands behind every negative at its distance, so
 that constant features never look good and the order of the gallery never matters.
 
 Shapes: Q queries, G gallery images, M matches.
@@ -56,19 +56,19 @@ def count_within(distances: np.ndarray, limits: np.ndarray) -> np.ndarray:
     return np.searchsorted(np.sort(distances), limits, side="right")
 
 
-def score(groups: np.ndarray, strangers: np.ndarray) -> Scores:
+def score(groups: np.ndarray, negatives: np.ndarray) -> Scores:
     """Score each group of matches.
 
     Args:
         groups: (M,) the group of each match, in any order.
-        strangers: (M,) how many strangers stand before each match.
+        negatives: (M,) how many negatives stand before each match.
     """
-    order = np.lexsort((strangers, groups))
-    groups, strangers = groups[order], strangers[order]
+    order = np.lexsort((negatives, groups))
+    groups, negatives = groups[order], negatives[order]
     starts = np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1))
     counts = np.diff(starts, append=len(groups))
     place = np.arange(len(groups)) - np.repeat(starts, counts) + 1
-    ranks = strangers + place
+    ranks = negatives + place
     precision = np.add.reduceat(place / ranks, starts) / counts
     return Scores(groups[starts], precision, counts / ranks[starts + counts - 1], ranks[starts])
 
@@ -83,7 +83,7 @@ def rank(distances: np.ndarray, is_match: np.ndarray, hidden: np.ndarray, max_ra
         max_rank: length of the CMC curve.
 
     Example:
-        By distance this query's gallery is a stranger, a match, a stranger, a match: the matches have ranks 2 and 4.
+        By distance this query's gallery is a negative, a match, a negative, a match: the matches have ranks 2 and 4.
 
         >>> import numpy as np
         >>> distances = np.array([[0.4, 0.1, 0.2, 0.3]])
@@ -102,8 +102,8 @@ def rank(distances: np.ndarray, is_match: np.ndarray, hidden: np.ndarray, max_ra
         count_within(distances[row, ~(is_match[row] | hidden[row])], distances[row, visible[row]])
         for row in np.flatnonzero(valid)
     ]
-    strangers = np.concatenate([np.empty(0, dtype=np.int64), *counted])
-    scores = score(np.nonzero(visible)[0], strangers)
+    negatives = np.concatenate([np.empty(0, dtype=np.int64), *counted])
+    scores = score(np.nonzero(visible)[0], negatives)
     found = np.bincount(np.minimum(scores.first, max_rank + 1) - 1, minlength=max_rank + 1)
     cmc = np.cumsum(found[:max_rank]) / max(valid.sum(), 1)
     return Ranking(valid, cmc, scores.precision, scores.inverse_penalty)

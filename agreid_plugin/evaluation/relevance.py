@@ -19,7 +19,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.ranking import count_within
 from agreid_plugin.evaluation.validation import check_lengths
 
-SAME_PERSON_ONLY = "_same_id"  # how the name of a rule ends that hides no stranger
+SAME_PERSON_ONLY = "_same_id"  # how the name of a rule ends that hides no negatives
 
 
 class Matches:
@@ -39,8 +39,8 @@ class Matches:
         sorted_pids = gallery.pid[self._order]
         self._first = np.searchsorted(sorted_pids, query.pid, side="left")
         self._last = np.searchsorted(sorted_pids, query.pid, side="right")
-        hides_strangers = tuple(rule for rule in protocol.hide if not rule.endswith(SAME_PERSON_ONLY))
-        self._strangers = replace(protocol, hide=hides_strangers)
+        hides_negatives = tuple(rule for rule in protocol.hide if not rule.endswith(SAME_PERSON_ONLY))
+        self._negatives = replace(protocol, hide=hides_negatives)
         self._columns, self._ends = self._visible()
         counts = np.diff(self._ends, prepend=0)
         self.rows = np.flatnonzero(counts)
@@ -72,19 +72,19 @@ class Matches:
         columns = [self._columns[start:end] for start, end in zip(starts, ends, strict=True)]
         return np.repeat(np.arange(len(rows)), ends - starts), np.concatenate([self._columns[:0], *columns])
 
-    def sights(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def visible_groups(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield queries with a match and the gallery images they see, those that rules for one person hide included."""
-        compared = [getattr(self.query, rule.split("_")[1])[self.rows] for rule in self._strangers.hide]
+        compared = [getattr(self.query, rule.split("_")[1])[self.rows] for rule in self._negatives.hide]
         kinds, kind = np.unique(np.stack([np.zeros_like(self.rows), *compared]), axis=1, return_inverse=True)
         for number in range(kinds.shape[1]):
             rows = self.rows[kind.ravel() == number]
-            hidden = hidden_mask(self._strangers, self.query[rows[:1]], self.gallery)[0]
+            hidden = hidden_mask(self._negatives, self.query[rows[:1]], self.gallery)[0]
             yield rows, np.flatnonzero(~hidden)
 
-    def leave_strangers(self, rows: np.ndarray, distances: np.ndarray) -> np.ndarray:
-        """Make (B, G) distances infinite, in place, except those to strangers the queries may see."""
-        if self._strangers.hide:
-            hidden = hidden_mask(self._strangers, self.query[rows], self.gallery)
+    def keep_negatives(self, rows: np.ndarray, distances: np.ndarray) -> np.ndarray:
+        """Make (B, G) distances infinite, in place, except those to negatives the queries may see."""
+        if self._negatives.hide:
+            hidden = hidden_mask(self._negatives, self.query[rows], self.gallery)
             np.copyto(distances, np.inf, where=hidden)
         for place, row in enumerate(rows):
             distances[place, self.same_person(row)] = np.inf
@@ -111,8 +111,8 @@ def _steps(values: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a protocol asks of distances.
+class ProtocolRows:
+    """Rows and columns of distances that a protocol compares.
 
     Attributes:
         matches: the protocol's matches.
@@ -126,13 +126,13 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Strangers:
+class Negatives:
     """The visible matches of a protocol, (M,) each.
 
     Attributes:
         query: the match's query.
         gallery: the match.
-        count: how many strangers stand before it.
+        count: how many negatives stand before it.
     """
 
     query: np.ndarray
@@ -140,24 +140,26 @@ class Strangers:
     count: np.ndarray
 
 
-class Counting:
-    """A count of strangers, made in blocks of distances in which each query of each protocol has to be once.
+class NegativeCounter:
+    """Counter of negatives, in blocks of distances in which each query of each protocol has to be once.
 
     Args:
-        shares: what the protocols ask of the distances.
+        parts: what the protocols ask of the distances.
     """
 
-    def __init__(self, shares: Sequence[Share]):
-        self._shares = shares
-        requests: dict[bytes, list[_Request]] = defaultdict(list)  # by the columns of the images that are seen
+    def __init__(self, parts: Sequence[ProtocolRows]):
+        self._parts = parts
+        requests: dict[bytes, list[_Request]] = defaultdict(list)  # by the columns of the visible images
         pids: dict[bytes, np.ndarray] = {}
-        for number, share in enumerate(shares):
-            for rows, images in share.matches.sights():
-                images = images[np.argsort(share.gallery[images], kind="stable")]
-                columns = share.gallery[images].astype(np.int64).tobytes()
-                pids[columns] = share.matches.gallery.pid[images]
-                requests[columns].append(_request(number, share, rows))
-        self._sights = [_Sight(np.frombuffer(key, dtype=np.int64), pids[key], requests[key]) for key in requests]
+        for number, part in enumerate(parts):
+            for rows, images in part.matches.visible_groups():
+                images = images[np.argsort(part.gallery[images], kind="stable")]
+                columns = part.gallery[images].astype(np.int64).tobytes()
+                pids[columns] = part.matches.gallery.pid[images]
+                requests[columns].append(_request(number, part, rows))
+        self._visible_images = [
+            _VisibleImages(np.frombuffer(key, dtype=np.int64), pids[key], requests[key]) for key in requests
+        ]
 
     def groups(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield rows and the columns that some protocol asks of them, rising; each row once.
@@ -165,8 +167,8 @@ class Counting:
         Queries that see different images are apart, so that no distance is computed that no protocol asks for; rows
         of one group have all their columns in common.
         """
-        asks = _flags([sight.rows for sight in self._sights])
-        offers = _flags([sight.columns for sight in self._sights])
+        asks = _flags([seen.rows for seen in self._visible_images])
+        offers = _flags([seen.columns for seen in self._visible_images])
         rows = np.flatnonzero(asks.any(axis=0))
         patterns, pattern = np.unique(asks[:, rows], axis=1, return_inverse=True)
         alike: dict[bytes, list[int]] = {}
@@ -183,15 +185,15 @@ class Counting:
             rows: (B,) their rows, rising.
             columns: (C,) their columns, rising; all that are asked of these rows.
         """
-        for sight in self._sights:
-            sight.count(block, rows, columns)
+        for seen in self._visible_images:
+            seen.count(block, rows, columns)
 
-    def strangers(self) -> list[Strangers]:
+    def negatives(self) -> list[Negatives]:
         """Return what was counted for each protocol."""
-        found: list[list[Strangers]] = [[] for _ in self._shares]
-        for sight in self._sights:
-            for each in sight.requests:
-                found[each.number].append(Strangers(each.query, each.match, sight.counts(each)))
+        found: list[list[Negatives]] = [[] for _ in self._parts]
+        for seen in self._visible_images:
+            for each in seen.requests:
+                found[each.number].append(Negatives(each.query, each.match, seen.counts(each)))
         return [_join(parts) for parts in found]
 
 
@@ -214,14 +216,14 @@ class _Request:
     column: np.ndarray
 
 
-def _request(number: int, share: Share, rows: np.ndarray) -> _Request:
-    places, match = share.matches.visible(rows)
+def _request(number: int, part: ProtocolRows, rows: np.ndarray) -> _Request:
+    places, match = part.matches.visible(rows)
     query = rows[places].astype(np.int32)
-    return _Request(number, query, match, share.query[query], share.gallery[match])
+    return _Request(number, query, match, part.query[query], part.gallery[match])
 
 
-class _Sight:
-    """The images that some queries see, strangers and matches, under one protocol or several.
+class _VisibleImages:
+    """The images that some queries see, negatives and matches, under one protocol or several.
 
     Args:
         columns: (S,) their columns, rising.
@@ -243,14 +245,14 @@ class _Sight:
         self._last = np.searchsorted(pid[self._by_pid], wanted, side="right")
 
     def counts(self, request: _Request) -> np.ndarray:
-        """Return how many strangers stand before each match of a request."""
+        """Return how many negatives stand before each match of a request."""
         return self._counts[np.searchsorted(self._pairs, self._pair(request))]
 
     def _pair(self, request: _Request) -> np.ndarray:
         return request.row * (self.columns[-1] + 1) + request.column
 
     def count(self, block: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> None:
-        """Count in a block; see `Counting.add`."""
+        """Count in a block; see `NegativeCounter.add`."""
         here = np.flatnonzero(np.isin(self.rows, rows))
         if not len(here):
             return
@@ -266,9 +268,9 @@ class _Sight:
             distances[person] = kept  # of the block, in which other protocols count
 
 
-def _join(parts: Sequence[Strangers]) -> Strangers:
+def _join(parts: Sequence[Negatives]) -> Negatives:
     query, gallery, count = zip(*((part.query, part.gallery, part.count) for part in parts), strict=True)
-    return Strangers(np.concatenate(query), np.concatenate(gallery), np.concatenate(count))
+    return Negatives(np.concatenate(query), np.concatenate(gallery), np.concatenate(count))
 
 
 def as_slice(places: np.ndarray) -> np.ndarray | slice:

@@ -13,9 +13,9 @@ import numpy as np
 
 from agreid_plugin.data.protocols import Meta, Protocol
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances, blocks
-from agreid_plugin.evaluation.metrics import Metrics, Part, PerQuery, check_views, means, parts
+from agreid_plugin.evaluation.metrics import Breakdown, Metrics, PerQuery, break_down, check_views, means
 from agreid_plugin.evaluation.ranking import Scores, score
-from agreid_plugin.evaluation.relevance import Counting, Matches, Share, Strangers
+from agreid_plugin.evaluation.relevance import Matches, NegativeCounter, Negatives, ProtocolRows
 from agreid_plugin.evaluation.validation import FeatureArray, Paths
 
 
@@ -33,7 +33,7 @@ def evaluate(
 ) -> Metrics:
     """Evaluate features under a protocol.
 
-    Equal distances are resolved against the query: a match stands behind every stranger at its distance. Neither the
+    Equal distances are resolved against the query: a match stands behind every negative at its distance. Neither the
     order of the images nor `memory` changes a number.
 
     Args:
@@ -48,7 +48,7 @@ def evaluate(
         paths: query and gallery images, for complaints about their features.
 
     Example:
-        The query's nearest image is of its own camera, which the protocol hides; then come a stranger and a match.
+        The query's nearest image is of its own camera, which the protocol hides; then come a negative and a match.
 
         >>> import numpy as np
         >>> from agreid_plugin.data.protocols import Meta, protocol
@@ -108,18 +108,18 @@ def evaluate_distances(
     check_views(views)
     matches = Matches(protocol, query_meta, gallery_meta)
     matches.require(distances.shape)
-    counting = Counting([Share(matches, np.arange(len(query_meta)), np.arange(len(gallery_meta)))])
+    counter = NegativeCounter([ProtocolRows(matches, np.arange(len(query_meta)), np.arange(len(gallery_meta)))])
     for rows in blocks(matches.rows, len(gallery_meta), memory):
-        counting.add(distances.rows(rows), rows, np.arange(len(gallery_meta)))
-    return summarize(matches, counting.strangers()[0], distances.name, views)
+        counter.add(distances.rows(rows), rows, np.arange(len(gallery_meta)))
+    return summarize(matches, counter.negatives()[0], distances.name, views)
 
 
-def summarize(matches: Matches, counted: Strangers, distance: str, views: str = "") -> Metrics:
+def summarize(matches: Matches, counted: Negatives, distance: str, views: str = "") -> Metrics:
     """Return a protocol's numbers.
 
     Args:
         matches: the protocol's visible matches.
-        counted: the strangers before each of them.
+        counted: the negatives before each of them.
         distance: how images were compared.
         views: as in `evaluate`.
     """
@@ -132,8 +132,8 @@ def summarize(matches: Matches, counted: Strangers, distance: str, views: str = 
         queries=len(per_query),
         skipped=matches.skipped,
         gallery=len(gallery),
-        directions=_parts(counted, query.view, gallery.view, view=True),
-        cameras=_parts(counted, query.camera, gallery.camera, view=False),
+        directions=_break_down(counted, query.view, gallery.view, view=True),
+        cameras=_break_down(counted, query.camera, gallery.camera, view=False),
         distance=distance,
         views=views,
         fingerprint=_fingerprint(query, gallery),
@@ -146,11 +146,11 @@ def _per_query(scores: Scores, query: Meta) -> PerQuery:
     return PerQuery(scores.group, pids, scores.precision, scores.inverse_penalty, scores.first)
 
 
-def _parts(counted: Strangers, query: np.ndarray, gallery: np.ndarray, view: bool) -> dict[str, Part]:
+def _break_down(counted: Negatives, query: np.ndarray, gallery: np.ndarray, view: bool) -> dict[str, Breakdown]:
     labels, numbered = np.unique(gallery[counted.gallery], return_inverse=True)
     scores = score(counted.query * np.int64(len(labels)) + numbered, counted.count)
     row, label = np.divmod(scores.group, len(labels))
-    return parts(scores, query[row], labels[label], view)
+    return break_down(scores, query[row], labels[label], view)
 
 
 def _fingerprint(*sides: Meta) -> str:

@@ -164,7 +164,7 @@ class Pairs:
         self._same.append((distances, identities))
 
     def add_impostors(self, distances: np.ndarray, identity: int) -> None:
-        """Add a query's pairs with strangers; the farthest are forgotten when there are too many."""
+        """Add a query's impostor pairs; the farthest are dropped when there are too many."""
         self.impostors[identity] += len(distances)
         near = distances[distances <= self._bound]
         self._near.append((near, np.full(len(near), identity, dtype=np.int32)))
@@ -200,7 +200,7 @@ def collect_pairs(distances: Distances, matches: Matches, highest_rate: float, m
     for rows in blocks(np.arange(len(matches.query)), distances.shape[1], memory / 2):  # the pairs take the other half
         block = distances.rows(rows)
         _add_genuine(found, block, rows, identity, matches)
-        _add_impostors(found, matches.leave_strangers(rows, block), rows, identity, matches)
+        _add_impostors(found, matches.keep_negatives(rows, block), rows, identity, matches)
     return {f"{label_name(q, view=True)}->{label_name(g, view=True)}": pairs for (q, g), pairs in found.items()}
 
 
