@@ -15,8 +15,7 @@ from agreid_plugin.errors import InputError, printable
 
 if TYPE_CHECKING:
     from agreid_plugin.inference.extractor import Extractor
-    from agreid_plugin.retrieval.index import GalleryIndex
-    from agreid_plugin.retrieval.results import Answer
+    from agreid_plugin.retrieval.index import GalleryIndex, SearchResult
 
 EXAMPLES = """examples:
   fastreid search --config runs/visa/config.yaml --weights runs/visa/model_best.pth --index people --image someone.jpg
@@ -85,9 +84,9 @@ def _search(args: argparse.Namespace) -> None:
     else:
         queries = gallery_search.text_queries(extractor, sentences)
     with _opened(args, extractor) as index:
-        answers = gallery_search.search(index, queries, args.top, where)
-    _print(answers, "no image of the gallery meets the conditions" if where else "the gallery has no images left")
-    _write(args, answers)
+        results = gallery_search.search(index, queries, args.top, where)
+    _print(results, "no image of the gallery meets the conditions" if where else "the gallery has no images left")
+    _write(args, results)
 
 
 def _opened(args: argparse.Namespace, extractor: Extractor) -> AbstractContextManager[GalleryIndex]:
@@ -130,30 +129,30 @@ def _check(args: argparse.Namespace, queries: int) -> None:
             check_file(f"--{option}", Path(getattr(args, option)), endings, may_exist=option == "cache")
 
 
-def _print(answers: Sequence[Answer], nothing: str) -> None:
-    from agreid_plugin.retrieval.result_page import table
+def _print(results: Sequence[SearchResult], nothing: str) -> None:
+    from agreid_plugin.retrieval.result_page import format_result
 
-    for answer in answers:
-        print(printable(answer.query) if answer.is_image else f'"{printable(answer.query)}"')
-        for note in answer.notes:
+    for result in results:
+        print(printable(result.query) if result.is_image else f'"{printable(result.query)}"')
+        for note in result.notes:
             print(f"note: {note}")
-        print(f"{table(answer) if answer.hits else nothing}\n", flush=True)
+        print(f"{format_result(result) if result.matches else nothing}\n", flush=True)
 
 
-def _write(args: argparse.Namespace, answers: Sequence[Answer]) -> None:
-    from agreid_plugin.retrieval.result_page import page, plain, sheet
+def _write(args: argparse.Namespace, results: Sequence[SearchResult]) -> None:
+    from agreid_plugin.retrieval.result_page import as_json, draw_sheet, make_page
 
     about = {"gallery": args.gallery or args.index, "config": args.config_file, "weights": args.weights}
     about |= {name: getattr(args, name) for name in arguments.FILTERS if getattr(args, name)}
     if args.json:
-        content = json.dumps({**about, "answers": plain(answers)}, indent=1)
+        content = json.dumps({**about, "answers": as_json(results)}, indent=1)
         arguments.put(Path(args.json), lambda draft: draft.write_text(content, encoding="utf-8"))
     if args.html:
         about |= {name: _brief(value) for name, value in about.items() if name in ("gallery", "config", "weights")}
-        shown = page(answers, ", ".join(f"{name}: {value}" for name, value in about.items() if value))
+        shown = make_page(results, ", ".join(f"{name}: {value}" for name, value in about.items() if value))
         arguments.put(Path(args.html), lambda draft: draft.write_text(shown, encoding="utf-8"))
     if args.picture:
-        picture = sheet(answers)
+        picture = draw_sheet(results)
         arguments.put(Path(args.picture), lambda draft: picture.save(draft, "PNG"))
     written = [path for path in (args.json, args.html, args.picture) if path]
     if written:

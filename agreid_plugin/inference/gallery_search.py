@@ -21,9 +21,16 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.inference.extractor import CUT_OUT, LIKE_FRAMES, Extractor, cleaned, format_frames
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.retrieval.feature_cache import FeatureCache
-from agreid_plugin.retrieval.index import GalleryIndex, Where, answers, build_index, check_maker, open_index
+from agreid_plugin.retrieval.index import (
+    GalleryIndex,
+    SearchResult,
+    Where,
+    build_index,
+    check_maker,
+    open_index,
+    search_queries,
+)
 from agreid_plugin.retrieval.listing import BAD_NAMES, separate
-from agreid_plugin.retrieval.results import Answer
 from agreid_plugin.types import View, view_label
 
 ONE_TOKEN = 3  # start and end of a sentence stand around it
@@ -79,31 +86,31 @@ def text_queries(extractor: Extractor, sentences: Sequence[str]) -> Queries:
     return Queries(sentences, vectors, [_notes(tokenize, cleaned(sentence)) for sentence in sentences])
 
 
-def search(index: GalleryIndex, queries: Queries, top: int, where: Where) -> list[Answer]:
-    """Answer queries with the images of an index that are most like them; without any hit where none may be found.
+def search(index: GalleryIndex, queries: Queries, top: int, where: Where) -> list[SearchResult]:
+    """Find the images of an index that are most like each query; no match if no image meets the conditions.
 
-    An answer notes where the query's file itself is among what was found.
+    A result notes where the query's own file is among its matches.
 
     Args:
         index: where to search.
         queries: what is looked for.
-        top: images of each answer.
+        top: images of each result.
         where: the images to search in.
     """
-    found = answers(index, queries.names, queries.vectors, top, where)
-    answered = [
-        replace(answer, notes=notes, is_image=queries.are_images)
-        for answer, notes in zip(found, queries.notes, strict=True)
+    found = search_queries(index, queries.names, queries.vectors, top, where)
+    results = [
+        replace(result, notes=notes, is_image=queries.are_images)
+        for result, notes in zip(found, queries.notes, strict=True)
     ]
-    return [replace(answer, notes=(*answer.notes, *_note_itself(answer))) for answer in answered]
+    return [replace(result, notes=(*result.notes, *_note_itself(result))) for result in results]
 
 
-def _note_itself(answer: Answer) -> Iterator[str]:
-    """Say where a query, which is in the gallery itself, is among what was found."""
-    query = os.path.realpath(answer.query)
-    for hit in answer.hits if answer.is_image else ():
-        if os.path.realpath(hit.path) == query:
-            yield f"rank {hit.rank} is the query's file itself, which is in the gallery"
+def _note_itself(result: SearchResult) -> Iterator[str]:
+    """Yield the rank at which a query's own file was found."""
+    query = os.path.realpath(result.query)
+    for rank, match in enumerate(result.matches if result.is_image else (), start=1):
+        if os.path.realpath(match.entry.path) == query:
+            yield f"rank {rank} is the query's file itself, which is in the gallery"
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from tabulate import tabulate
 
 from agreid_plugin.errors import InputError, printable
-from agreid_plugin.retrieval.results import Answer, Hit
-from agreid_plugin.types import UNKNOWN
+from agreid_plugin.retrieval.index.entries import Entry, Match, SearchResult
+from agreid_plugin.types import UNKNOWN, view_word
 
 Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
 """What PIL may give for its default font."""
@@ -28,45 +28,52 @@ COLUMNS = 10  # images in a row of a sheet
 GAP = 8
 FONT_SIZE = 14
 LINE = 19  # pixels of a line of text
-LEAST_WIDTH = 560  # of a sheet, or a query would be broken into many lines
+MIN_WIDTH = 560  # of a sheet, or a query would be broken into many lines
 PAPER, INK = (250, 250, 248), (40, 40, 44)
 _FRAME = (225, 225, 220)
 
-TOLD: dict[str, Callable[[Hit], str]] = {
-    "view": lambda hit: hit.view_word,
-    "camera": lambda hit: "" if hit.camera == UNKNOWN else str(hit.camera),
-    "pid": lambda hit: "" if hit.pid == UNKNOWN else str(hit.pid),
-    "time": lambda hit: "" if hit.time is None else _time(hit.time),
+LABELS: dict[str, Callable[[Entry], str]] = {
+    "view": lambda entry: view_word(entry.view),
+    "camera": lambda entry: "" if entry.camera == UNKNOWN else str(entry.camera),
+    "pid": lambda entry: "" if entry.pid == UNKNOWN else str(entry.pid),
+    "time": lambda entry: "" if entry.time is None else _time(entry.time),
 }
-"""Column -> what is known of a result, empty where nobody knows."""
+"""Column -> the label of an image, empty if unknown."""
 
 
-def table(answer: Answer) -> str:
-    """Return the results of a query as a table: rank, score, what is known of any of the images, path."""
-    known = {name: tell for name, tell in TOLD.items() if any(tell(hit) for hit in answer.hits)}
+def format_result(result: SearchResult) -> str:
+    """Return the matches of a query as a table: rank, score, the labels that any of the images has, path."""
+    entries = [match.entry for match in result.matches]
+    known = [label for name, label in LABELS.items() if any(map(label, entries))]
+    names = [name for name, label in LABELS.items() if label in known]
     rows = [
-        [str(hit.rank), f"{hit.score:.4f}", *(tell(hit) or "-" for tell in known.values()), printable(hit.path)]
-        for hit in answer.hits
+        [str(rank), f"{match.score:.4f}", *(label(match.entry) or "-" for label in known), printable(match.entry.path)]
+        for rank, match in enumerate(result.matches, start=1)
     ]
     align = ("right", "right", *["left"] * (len(known) + 1))
-    head = ["rank", "score", *known, "path"]
-    return tabulate(rows, head, tablefmt="simple", disable_numparse=True, colalign=align)
+    return tabulate(rows, ["rank", "score", *names, "path"], tablefmt="simple", disable_numparse=True, colalign=align)
 
 
-def plain(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Return answers as lists and dictionaries, for JSON."""
+def as_json(results: Sequence[SearchResult]) -> list[dict[str, Any]]:
+    """Return results as lists and dictionaries, for JSON."""
     return [
-        {"query": answer.query, "notes": list(answer.notes), "hits": [_plain(hit) for hit in answer.hits]}
-        for answer in answers
+        {
+            "query": result.query,
+            "notes": list(result.notes),
+            "hits": [_match_as_json(rank, match) for rank, match in enumerate(result.matches, start=1)],
+        }
+        for result in results
     ]
 
 
-def _plain(hit: Hit) -> dict[str, Any]:
-    labels = {"camera": hit.camera, "pid": hit.pid}
+def _match_as_json(rank: int, match: Match) -> dict[str, Any]:
+    entry = match.entry
+    labels = {"camera": entry.camera, "pid": entry.pid}
     known: dict[str, int | str] = {name: value for name, value in labels.items() if value != UNKNOWN}
-    if hit.time is not None:
-        known["time"] = _time(hit.time)
-    return {"rank": hit.rank, "path": hit.path, "score": round(hit.score, 6), "view": hit.view_word or None, **known}
+    if entry.time is not None:
+        known["time"] = _time(entry.time)
+    view = view_word(entry.view) or None
+    return {"rank": rank, "path": entry.path, "score": round(match.score, 6), "view": view, **known}
 
 
 def _time(seconds: float) -> str:
@@ -76,13 +83,13 @@ def _time(seconds: float) -> str:
         return f"{seconds:g}"
 
 
-def page(answers: Sequence[Answer], about: str = "") -> str:
+def make_page(results: Sequence[SearchResult], about: str = "") -> str:
     """Return an HTML page that needs no other file: small images are inside.
 
-    Paths start at the last folder that has all images of the answers in it; a query has its file's name.
+    Paths start at the last folder that has all images of the results in it; a query has its file's name.
 
     Args:
-        answers: what was found; each query stands above a grid of its images.
+        results: each query is shown above a grid of its images.
         about: a line at the end: which gallery and model, for example.
 
     Raises:
@@ -90,13 +97,13 @@ def page(answers: Sequence[Answer], about: str = "") -> str:
     """
     return render_page(
         TEMPLATE,
-        title=_heading(answers[0]) if len(answers) == 1 else f"{len(answers)} queries",
-        answers=answers,
+        title=_heading(results[0]) if len(results) == 1 else f"{len(results)} queries",
+        results=results,
         about=about,
         heading=_heading,
-        labels=_labels,
-        paths=_short_paths([hit.path for answer in answers for hit in answer.hits]),
-        source=cache(_thumbnail_source),  # one image may answer several queries
+        labels=_format_labels,
+        paths=_short_paths([match.entry.path for result in results for match in result.matches]),
+        source=cache(_thumbnail_source),  # one image may match several queries
     )
 
 
@@ -120,8 +127,8 @@ def embed_image(image: Image.Image, kind: str, **options: Any) -> str:
     return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def _heading(answer: Answer) -> str:
-    return os.path.basename(answer.query) if answer.is_image else answer.query
+def _heading(result: SearchResult) -> str:
+    return os.path.basename(result.query) if result.is_image else result.query
 
 
 def _short_paths(paths: Sequence[str]) -> dict[str, str]:
@@ -133,8 +140,8 @@ def _short_paths(paths: Sequence[str]) -> dict[str, str]:
     return {path: os.path.relpath(each, start) for path, each in full.items()}
 
 
-def _labels(hit: Hit) -> str:
-    known = {name: tell(hit) for name, tell in TOLD.items() if tell(hit)}
+def _format_labels(entry: Entry) -> str:
+    known = {name: text for name, label in LABELS.items() if (text := label(entry))}
     return ", ".join(f"{name} {text}" if name in ("camera", "pid") else text for name, text in known.items())
 
 
@@ -154,7 +161,7 @@ def thumbnail(path: str, size: tuple[int, int] = THUMBNAIL) -> Image.Image:
     return small
 
 
-def mounted(path: str) -> Image.Image:
+def mount_thumbnail(path: str) -> Image.Image:
     """Return an image as large as fits on a piece of paper of `THUMBNAIL` columns and rows."""
     image = ImageOps.contain(thumbnail(path), THUMBNAIL)  # crops are often smaller
     mount = Image.new("RGB", THUMBNAIL, _FRAME)
@@ -162,17 +169,17 @@ def mounted(path: str) -> Image.Image:
     return mount
 
 
-def sheet(answers: Sequence[Answer]) -> Image.Image:
-    """Draw answers below each other: the query, first in the row if it is an image, and its images with rank and score.
+def draw_sheet(results: Sequence[SearchResult]) -> Image.Image:
+    """Draw results below each other: the query, first in the row if it is an image, and its images with rank and score.
 
     Raises:
         InputError: an image cannot be read.
     """
-    cells = [_cells(answer) for answer in answers]
+    cells = [_cells(result) for result in results]
     columns = min(COLUMNS, max(map(len, cells)))
-    width = max(LEAST_WIDTH, columns * (THUMBNAIL[0] + GAP) + GAP)
+    width = max(MIN_WIDTH, columns * (THUMBNAIL[0] + GAP) + GAP)
     font = ImageFont.load_default(size=FONT_SIZE)
-    heads = [wrapped([_heading(answer), *answer.notes], width - 2 * GAP, font) for answer in answers]
+    heads = [wrap_lines([_heading(result), *result.notes], width - 2 * GAP, font) for result in results]
     heights = [_height(len(head), len(own)) for head, own in zip(heads, cells, strict=True)]
     paper = Image.new("RGB", (width, sum(heights)), PAPER)
     draw, top = ImageDraw.Draw(paper), 0
@@ -181,16 +188,19 @@ def sheet(answers: Sequence[Answer]) -> Image.Image:
         for place, (path, words) in enumerate(own):
             row, column = divmod(place, COLUMNS)
             left, upper = GAP + column * (THUMBNAIL[0] + GAP), top + GAP + len(head) * LINE + GAP + row * _cell()
-            paper.paste(mounted(path), (left, upper))
+            paper.paste(mount_thumbnail(path), (left, upper))
             draw.text((left, upper + THUMBNAIL[1] + 1), words, fill=INK, font=font)
         top += height
     return paper
 
 
-def _cells(answer: Answer) -> list[tuple[str, str]]:
-    """Return the images of an answer with the words below each."""
-    hits = [(hit.path, f"{hit.rank}  {hit.score:.4f} {hit.view_word}") for hit in answer.hits]
-    return [(answer.query, "query"), *hits] if answer.is_image else hits
+def _cells(result: SearchResult) -> list[tuple[str, str]]:
+    """Return the images of a result with the words below each."""
+    cells = [
+        (match.entry.path, f"{rank}  {match.score:.4f} {view_word(match.entry.view)}")
+        for rank, match in enumerate(result.matches, start=1)
+    ]
+    return [(result.query, "query"), *cells] if result.is_image else cells
 
 
 def _cell() -> int:
@@ -201,7 +211,7 @@ def _height(lines: int, images: int) -> int:
     return 2 * GAP + lines * LINE + -(-images // COLUMNS) * _cell() + GAP
 
 
-def wrapped(texts: Sequence[str], width: int, font: Font) -> list[str]:
+def wrap_lines(texts: Sequence[str], width: int, font: Font) -> list[str]:
     """Break texts into lines that are at most `width` pixels wide."""
     lines: list[str] = []
     for text in texts:
@@ -211,11 +221,11 @@ def wrapped(texts: Sequence[str], width: int, font: Font) -> list[str]:
             if font.getlength(wider) <= width:
                 lines[-1] = wider
             else:
-                lines += _cut(word, width, font)
+                lines += _cut_word(word, width, font)
     return [line for line in lines if line]
 
 
-def _cut(word: str, width: int, font: Font) -> list[str]:
+def _cut_word(word: str, width: int, font: Font) -> list[str]:
     """Cut a word where it gets too wide for a line; most are not."""
     pieces = [""]
     for letter in word:

@@ -8,7 +8,7 @@ from functools import cache
 from PIL import Image, ImageDraw, ImageFont
 
 from agreid_plugin.evaluation.rank_lists import RankList
-from agreid_plugin.retrieval.result_page import INK, THUMBNAIL, Font, mounted, wrapped
+from agreid_plugin.retrieval.result_page import INK, THUMBNAIL, Font, mount_thumbnail, wrap_lines
 from agreid_plugin.types import Record
 from agreid_plugin.visualize.style import RIGHT, WRONG, seen_from
 
@@ -58,7 +58,7 @@ def _row(paper: Image.Image, row: int, ranking: RankList, note: str) -> None:
     pen, (_, top) = ImageDraw.Draw(paper), place_of(row, 0)
     first = "no right image" if ranking.first_right is None else f"first right: rank {ranking.first_right}"
     if ranking.caption:
-        _write(pen, (MARGIN, top), shortened(wrapped([ranking.caption], CELL[0], _font(TEXT)), CELL[1] // LINE))
+        _write(pen, (MARGIN, top), shortened(wrap_lines([ranking.caption], CELL[0], _font(TEXT)), CELL[1] // LINE))
         _write(pen, (MARGIN, top + CELL[1] + 4), [note, first])
     else:
         _mount(paper, (MARGIN, top), ranking.query, f"query  {note}", INK)
@@ -83,7 +83,7 @@ def _mount(
     """Put an image with a frame on the paper, and below it some words, its view and camera."""
     left, top = corner
     paper.paste(color, (left, top, left + CELL[0], top + CELL[1]))
-    paper.paste(mounted(record.path), (left + BORDER, top + BORDER))
+    paper.paste(mount_thumbnail(record.path), (left + BORDER, top + BORDER))
     pen = ImageDraw.Draw(paper)
     pen.text((left, top + CELL[1] + 4), words, fill=INK, font=_font(TEXT))
     pen.text((left, top + CELL[1] + 4 + LINE), seen_from(record), fill=FAINT, font=_font(TEXT))

@@ -18,8 +18,7 @@ from agreid_plugin.data.datasets import load
 from agreid_plugin.data.images import read_image
 from agreid_plugin.inference import extraction, gallery_search
 from agreid_plugin.inference.gallery_search import Queries
-from agreid_plugin.retrieval.index import Where, open_index
-from agreid_plugin.retrieval.results import Answer
+from agreid_plugin.retrieval.index import SearchResult, Where, open_index
 from agreid_plugin.synth import make_agsynth
 from agreid_plugin.types import View
 
@@ -145,7 +144,7 @@ def test_nothing_found_is_said_and_no_error(made, fastreid_command, model, recor
     assert (tmp_path / "f.html").read_text().count("<img ") == 1  # the query
     queries = Queries(("a",), np.eye(1, 32), ((),))
     with open_index(made / "people") as opened:
-        assert gallery_search.search(opened, queries, 5, Where(cameras=(99,))) == [Answer("a", ())]
+        assert gallery_search.search(opened, queries, 5, Where(cameras=(99,))) == [SearchResult("a", ())]
 
 
 def test_a_query_that_is_in_the_gallery_itself_is_noted(made, fastreid_command, model, records, tmp_path):

@@ -8,8 +8,7 @@ import pytest
 from index_cases import FILTERS, WIDTH, chunks, entries, slow, vectors
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.retrieval.index import Chunk, Entry, Where, answers, build_index, open_index
-from agreid_plugin.retrieval.results import Hit
+from agreid_plugin.retrieval.index import Chunk, Entry, Match, Where, build_index, open_index, search_queries
 from agreid_plugin.types import View
 
 IMAGES, COUNT = entries(160), 160
@@ -100,12 +99,11 @@ def test_info_tells_what_an_index_holds(index):
 
 
 def test_answers_are_those_of_the_search_command(index):
-    (found,) = answers(index, ["a man"], QUERIES[:1], 2, Where(view=View.GROUND))
+    (found,) = search_queries(index, ["a man"], QUERIES[:1], 2, Where(view=View.GROUND))
     by_path = {entry.path: entry for entry in IMAGES}
     expected = slow(IMAGES, FEATURES, QUERIES[0], 2, Where(view=View.GROUND))
-    for number, (hit, (path, score)) in enumerate(zip(found.hits, expected, strict=True), start=1):
-        own = by_path[path]
-        assert hit == Hit(number, path, pytest.approx(score, abs=1e-6), View.GROUND, own.camera, own.pid, own.time)
+    assert found.query == "a man"
+    assert found.matches == tuple(Match(pytest.approx(score, abs=1e-6), by_path[path]) for path, score in expected)
 
 
 def test_equal_images_come_by_path_however_many_they_are(uri):

@@ -13,8 +13,16 @@ import pytest
 from PIL import Image
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.retrieval.result_page import LINE, THUMBNAIL, page, plain, sheet, table, thumbnail
-from agreid_plugin.retrieval.results import Answer, Hit
+from agreid_plugin.retrieval.index import Entry, Match, SearchResult
+from agreid_plugin.retrieval.result_page import (
+    LINE,
+    THUMBNAIL,
+    as_json,
+    draw_sheet,
+    format_result,
+    make_page,
+    thumbnail,
+)
 from agreid_plugin.types import View
 
 RED, BLUE = (200, 30, 30), (20, 40, 220)
@@ -30,6 +38,10 @@ def blue(tmp_path) -> str:
     return picture(tmp_path / "blue & <b>'\"wide.jpg", BLUE, (600, 300))
 
 
+def match(path: str, score: float, view: View | None = None, **labels) -> Match:
+    return Match(score, Entry(path, view, **labels))
+
+
 def short(path: str) -> str:
     """Return a file by its name and its folder's, as it is shown among others of that folder."""
     return "/".join(Path(path).parts[-2:])
@@ -41,7 +53,7 @@ def picture(path, color, size) -> str:
 
 
 def test_a_table_is_aligned():
-    lines = table(Answer("q", (Hit(1, "x/a.jpg", 0.5, View.AERIAL), Hit(2, "b.jpg", -0.25)))).splitlines()
+    lines = format_result(SearchResult("q", (match("x/a.jpg", 0.5, View.AERIAL), match("b.jpg", -0.25)))).splitlines()
     assert [line.split() for line in lines] == [
         ["rank", "score", "view", "path"],
         ["------", "-------", "------", "-------"],
@@ -53,21 +65,17 @@ def test_a_table_is_aligned():
 
 
 def test_a_table_without_views_has_no_such_column():
-    assert "view" not in table(Answer("q", (Hit(1, "a.jpg", 0.5),)))
-
-
-def test_odd_names_do_no_harm():
-    assert r"a\nb\udcff.jpg" in table(Answer("q", (Hit(1, "a\nb\udcff.jpg", 0.5),)))
+    assert "view" not in format_result(SearchResult("q", (match("a.jpg", 0.5),)))
 
 
 def test_plain_answers_are_json():
-    told = plain([Answer("q", (Hit(1, "a\udcff.jpg", 0.12345678, View.GROUND), Hit(2, "b", 0.1)), ("cut",))])
+    told = as_json([SearchResult("q", (match("ä.jpg", 0.12345678, View.GROUND), match("b", 0.1)), ("cut",))])
     assert json.loads(json.dumps(told)) == [
         {
             "query": "q",
             "notes": ["cut"],
             "hits": [
-                {"rank": 1, "path": "a\udcff.jpg", "score": 0.123457, "view": "ground"},
+                {"rank": 1, "path": "ä.jpg", "score": 0.123457, "view": "ground"},
                 {"rank": 2, "path": "b", "score": 0.1, "view": None},
             ],
         }
@@ -92,10 +100,10 @@ class Reader(HTMLParser):
 def test_a_page_has_everything_inside_and_escapes_it(red, blue):
     query = "<script>alert('&')</script> \"coat\""
     found = [
-        Answer(query, (Hit(1, red, 0.5, View.AERIAL), Hit(2, blue, 0.25, View.GROUND)), ("a <note>",)),
-        Answer("second", (Hit(1, blue, 0.125),)),
+        SearchResult(query, (match(red, 0.5, View.AERIAL), match(blue, 0.25, View.GROUND)), ("a <note>",)),
+        SearchResult("second", (match(blue, 0.125),)),
     ]
-    text = page(found, "gallery: <here>")
+    text = make_page(found, "gallery: <here>")
     read = Reader(text)
     tags = [tag for tag, _ in read.elements]
     assert tags.count("img") == tags.count("figure") == 3
@@ -122,8 +130,8 @@ def test_a_page_and_a_sheet_show_no_path_of_the_machine(tmp_path):
     for path in files:
         path.parent.mkdir(parents=True)
     query, moved, *found = (picture(path, RED, (4, 4)) for path in files)
-    answer = Answer(query, tuple(Hit(n, path, 0.5) for n, path in enumerate(found, 1)), is_image=True)
-    text = page([answer])
+    answer = SearchResult(query, tuple(match(path, 0.5) for path in found), is_image=True)
+    text = make_page([answer])
     assert str(tmp_path) not in text
     read = Reader(text)
     assert [attributes["alt"] for tag, attributes in read.elements if tag == "img"] == [
@@ -132,12 +140,12 @@ def test_a_page_and_a_sheet_show_no_path_of_the_machine(tmp_path):
         "g/2/x.png",
     ]
     assert "<h1>q.png</h1>" in text
-    np.testing.assert_array_equal(sheet([answer]), sheet([replace(answer, query=moved)]))
+    np.testing.assert_array_equal(draw_sheet([answer]), draw_sheet([replace(answer, query=moved)]))
 
 
 def test_a_page_can_be_written_whatever_the_names_are(tmp_path):
     path = picture(tmp_path / "bytes.png", RED, (4, 4))
-    text = page([Answer("a\udcffb\nc", (Hit(1, path, 0.5, View.GROUND, camera=9, pid=116, time=0.0),))])
+    text = make_page([SearchResult("a\udcffb\nc", (match(path, 0.5, View.GROUND, camera=9, pid=116, time=0.0),))])
     assert "<b>1</b> · 0.5000 ground, camera 9, pid 116, 1970-01-01T00:00:00<span" in text
     assert b"a\\udcffb\\nc" in text.encode("utf-8")
 
@@ -154,28 +162,28 @@ def test_a_thumbnail_is_upright_and_rgb(tmp_path):
     assert small.height <= THUMBNAIL[1]
 
 
-@pytest.mark.parametrize("show", [page, sheet])
+@pytest.mark.parametrize("show", [make_page, draw_sheet])
 def test_an_image_that_is_gone_is_named(tmp_path, show):
     with pytest.raises(InputError, match=r"image .*gone\.jpg cannot be shown"):
-        show([Answer("q", (Hit(1, str(tmp_path / "gone.jpg"), 0.5),))])
+        show([SearchResult("q", (match(str(tmp_path / "gone.jpg"), 0.5),))])
 
 
 def test_a_sheet_shows_every_image_once(red, blue):
-    one = np.asarray(sheet([Answer("q", (Hit(1, red, 0.5), Hit(2, blue, 0.25)))]))
+    one = np.asarray(draw_sheet([SearchResult("q", (match(red, 0.5), match(blue, 0.25)))]))
     assert count(one, RED) == 85 * 256  # 40 x 120, as large as it can be
     assert count(one, BLUE) == pytest.approx(128 * 64, rel=0.05)
-    many = np.asarray(sheet([Answer("q", tuple(Hit(n, red, 0.5) for n in range(1, 13))), Answer("r", ())]))
+    many = np.asarray(draw_sheet([SearchResult("q", tuple(match(red, 0.5) for _ in range(12))), SearchResult("r", ())]))
     assert count(many, RED) == 12 * 85 * 256
     assert many.shape[1] > one.shape[1]
     assert many.shape[0] > one.shape[0] + THUMBNAIL[1]  # a second row
 
 
 def test_a_long_query_is_broken_into_lines(red):
-    hits = (Hit(1, red, 0.5),)
-    heights = [sheet([Answer(text, hits)]).height for text in ("red", "a red coat " * 30, "x" * 400)]
+    hits = (match(red, 0.5),)
+    heights = [draw_sheet([SearchResult(text, hits)]).height for text in ("red", "a red coat " * 30, "x" * 400)]
     assert heights[1] >= heights[0] + 2 * LINE
     assert heights[2] >= heights[0] + 2 * LINE
-    drawn = np.asarray(sheet([Answer("W" * 400, hits)]))
+    drawn = np.asarray(draw_sheet([SearchResult("W" * 400, hits)]))
     assert (drawn[:, -4:] == drawn[0, 0]).all()  # nothing runs into the margin
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.retrieval.index import folder
-from agreid_plugin.retrieval.index.base import KINDS, GalleryIndex, Info, answers, check_kind
-from agreid_plugin.retrieval.index.entries import ANY, Chunk, Entry, Match, Where, parse_time
+from agreid_plugin.retrieval.index.base import KINDS, GalleryIndex, Info, check_kind, search_queries
+from agreid_plugin.retrieval.index.entries import ANY, Chunk, Entry, Match, SearchResult, Where, parse_time
 from agreid_plugin.retrieval.index.faiss_backend import FaissIndex
 from agreid_plugin.retrieval.index.milvus_backend import MilvusIndex
 from agreid_plugin.retrieval.index.milvus_client import Milvus, is_lite, is_milvus
@@ -23,12 +23,13 @@ __all__ = [
     "GalleryIndex",
     "Info",
     "Match",
+    "SearchResult",
     "Where",
-    "answers",
     "build_index",
     "check_maker",
     "open_index",
     "parse_time",
+    "search_queries",
 ]
 
 

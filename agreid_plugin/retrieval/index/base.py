@@ -15,8 +15,7 @@ import numpy as np
 
 from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.evaluation.validation import FeatureArray, check_lengths
-from agreid_plugin.retrieval.index.entries import ANY, Chunk, MadeChunk, Match, Where, unit_vectors
-from agreid_plugin.retrieval.results import Answer, Hit
+from agreid_plugin.retrieval.index.entries import ANY, Chunk, MadeChunk, Match, SearchResult, Where, unit_vectors
 
 VERSION = 1
 """Of what the files of an index hold: one of another version is refused."""
@@ -167,21 +166,13 @@ def check_kind(kind: str | None) -> None:
         require_known("index kind", kind, KINDS)
 
 
-def answers(
+def search_queries(
     index: GalleryIndex, queries: Sequence[str], vectors: FeatureArray, top: int, where: Where = ANY
-) -> list[Answer]:
-    """Answer queries, in words or paths of images, of which there are vectors, with the best images of an index."""
+) -> list[SearchResult]:
+    """Return the best images of an index for each query, a text or an image's path, by the queries' vectors."""
     check_lengths("queries", len(queries), vectors=len(vectors))
     found = zip(queries, index.search(vectors, top, where), strict=True)
-    return [Answer(query, tuple(_hits(matches))) for query, matches in found]
-
-
-def _hits(matches: Sequence[Match]) -> list[Hit]:
-    numbered = ((number, match.score, match.entry) for number, match in enumerate(matches, start=1))
-    return [
-        Hit(number, entry.path, score, entry.view, entry.camera, entry.pid, entry.time)
-        for number, score, entry in numbered
-    ]
+    return [SearchResult(query, tuple(matches)) for query, matches in found]
 
 
 def _cut(hits: Sequence[Match], k: int, fetched: int) -> bool:

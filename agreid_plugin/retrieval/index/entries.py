@@ -95,6 +95,23 @@ class Match:
 
 
 @dataclass(frozen=True)
+class SearchResult:
+    """The images of an index that are most like a query.
+
+    Attributes:
+        query: in words; the path of an image.
+        matches: the images, best first.
+        notes: lines that a user should read about the query.
+        is_image: whether the query is an image, which can be shown beside its matches.
+    """
+
+    query: str
+    matches: tuple[Match, ...]
+    notes: tuple[str, ...] = ()
+    is_image: bool = False
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Images that go into an index together, in full or not at all.
 
