@@ -13,7 +13,7 @@ from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
     from agreid_plugin.types import Record
-    from agreid_plugin.visualize.figures import Drawn, Subject
+    from agreid_plugin.visualize.figures import Rendering, Subject
 
 RUN = "--config logs/visa-agsynth/config.yaml --weights logs/visa-agsynth/model_final.pth"
 EXAMPLES = {
@@ -332,7 +332,7 @@ def _paths(args: argparse.Namespace) -> list[str]:
     return found[::step][: args.count] if len(found) > args.count else found
 
 
-def _write_picture(args: argparse.Namespace, drawn: Drawn) -> None:
+def _write_picture(args: argparse.Namespace, drawn: Rendering) -> None:
     if args.json:
         arguments.put(
             Path(args.json), lambda draft: draft.write_text(json.dumps(drawn.data, indent=1), encoding="utf-8")

@@ -22,7 +22,7 @@ CHOICES = ("even", "worst", "best", "random")
 
 
 @dataclass(frozen=True)
-class Listed:
+class RankedImage:
     """One gallery image of a ranking: its rank from 1, distance, and whether it shows the query's person."""
 
     rank: int
@@ -47,7 +47,7 @@ class RankList:
     protocol: str
     row: int
     query: Record
-    listed: tuple[Listed, ...]
+    listed: tuple[RankedImage, ...]
     first_right: int | None = None
     caption: str = ""
 
@@ -102,7 +102,7 @@ def rank_lists(
     for row, far, out in zip(wanted.tolist(), distances, hidden, strict=True):
         right = gallery_meta.pid == query_meta.pid[row]
         order = [place for place in np.lexsort((right, far)) if not out[place]]
-        listed = [Listed(n, gallery[p], float(far[p]), bool(right[p])) for n, p in enumerate(order[:top], 1)]
+        listed = [RankedImage(n, gallery[p], float(far[p]), bool(right[p])) for n, p in enumerate(order[:top], 1)]
         first = next((rank for rank, place in enumerate(order, 1) if right[place]), None)
         query, caption = queries[row]
         found.append(RankList(str(protocol), row, query, tuple(listed), first, caption))

@@ -21,7 +21,7 @@ from agreid_plugin.inference.evaluation_sets import as_picture
 from agreid_plugin.inference.extractor import Extractor, format_frames
 from agreid_plugin.retrieval.feature_cache import stamp_of
 from agreid_plugin.retrieval.feature_files import check_ending, write_features
-from agreid_plugin.retrieval.index.entries import Chunk, Entry, MadeChunk
+from agreid_plugin.retrieval.index.entries import Chunk, Entry, VectorChunk
 from agreid_plugin.retrieval.index.folder import WriterLock
 
 CHUNK = 1024  # images that are kept together: what an interruption costs at most
@@ -121,7 +121,7 @@ def extract(extraction: Extraction, path: Path, say: Tell) -> tuple[int, int]:
     return sum(count for count, _ in sizes), sizes[0][1]
 
 
-def _join(chunks: Callable[[], Iterator[MadeChunk]], path: Path, extractor: Extractor) -> list[tuple[int, int]]:
+def _join(chunks: Callable[[], Iterator[VectorChunk]], path: Path, extractor: Extractor) -> list[tuple[int, int]]:
     """Write what is done to one file, whole or not at all, and return how many images of which width each part has."""
     sizes = [chunk.vectors.shape for chunk in chunks()]
     if not sizes:
@@ -143,13 +143,13 @@ def _kept(parts: Path, chunk: Chunk) -> Path:
     return path
 
 
-def _chunks(files: Sequence[Path]) -> Iterator[MadeChunk]:
+def _chunks(files: Sequence[Path]) -> Iterator[VectorChunk]:
     """Give the chunks that have images."""
     for path in files:
         arrays = read_arrays(path, "a part of features: remove it")
         entries = [Entry.from_fields(values) for values in told_in(arrays["fields"], path)]
         if entries:
-            yield MadeChunk(entries, arrays["features"])
+            yield VectorChunk(entries, arrays["features"])
 
 
 def _remove_others(parts: Path, kept: Sequence[Path], say: Tell) -> None:

@@ -20,7 +20,7 @@ from agreid_plugin.data.datasets.arrays import read_arrays, told_in
 from agreid_plugin.data.datasets.files import shown
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.validation import as_features
-from agreid_plugin.retrieval.index.entries import Entry, MadeChunk
+from agreid_plugin.retrieval.index.entries import Entry, VectorChunk
 from agreid_plugin.types import UNKNOWN, view_of
 
 KIND = "agreid_plugin gallery features"
@@ -62,14 +62,14 @@ class FeatureCache:
         self._known[self._stamps[path]] = feature, view
         self._changed = True
 
-    def chunk(self, paths: Iterable[str]) -> MadeChunk:
+    def chunk(self, paths: Iterable[str]) -> VectorChunk:
         """Return those of the files that are known, in this order."""
         found = [path for path in paths if self._stamps[path] in self._known]
         if not found:
             raise InputError("no image is left to search in")
         features, views = zip(*(self._known[self._stamps[path]] for path in found), strict=True)
         seen = map(view_of, views)
-        return MadeChunk([Entry(path, view) for path, view in zip(found, seen, strict=True)], np.stack(features))
+        return VectorChunk([Entry(path, view) for path, view in zip(found, seen, strict=True)], np.stack(features))
 
     def save(self) -> None:
         """Write the file, whole or not at all, if there is something new; files that no longer exist are forgotten."""

@@ -25,7 +25,7 @@ from agreid_plugin.data.datasets.custom_records import VIEW_WORDS
 from agreid_plugin.data.datasets.files import existing, shown
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.features import load_features
-from agreid_plugin.retrieval.index.entries import Entry, MadeChunk
+from agreid_plugin.retrieval.index.entries import Entry, VectorChunk
 from agreid_plugin.types import UNKNOWN, view_word
 
 ENDINGS = (".npz", ".parquet")
@@ -54,7 +54,7 @@ def check_ending(path: Path) -> None:
         require_pyarrow()
 
 
-def write_features(path: Path, ending: str, chunks: Callable[[], Iterator[MadeChunk]], about: dict[str, Any]) -> None:
+def write_features(path: Path, ending: str, chunks: Callable[[], Iterator[VectorChunk]], about: dict[str, Any]) -> None:
     """Write chunks to a file.
 
     Args:
@@ -67,7 +67,7 @@ def write_features(path: Path, ending: str, chunks: Callable[[], Iterator[MadeCh
     write(path, chunks, {"kind": KIND, **about})
 
 
-def read_features(path: str | Path) -> tuple[str, Iterator[MadeChunk]]:
+def read_features(path: str | Path) -> tuple[str, Iterator[VectorChunk]]:
     """Return what made the features of a file, and its images chunk by chunk.
 
     Files of `fastreid eval --save-features` can be read, too; nobody knows what made those.
@@ -78,7 +78,7 @@ def read_features(path: str | Path) -> tuple[str, Iterator[MadeChunk]]:
     Example:
         >>> import numpy as np
         >>> from tempfile import TemporaryDirectory
-        >>> chunk = MadeChunk([Entry("a.jpg", camera=3), Entry("b.jpg")], np.eye(2))
+        >>> chunk = VectorChunk([Entry("a.jpg", camera=3), Entry("b.jpg")], np.eye(2))
         >>> with TemporaryDirectory() as folder:
         ...     file = Path(folder, "features.npz")
         ...     write_features(file, ".npz", lambda: iter([chunk]), {"maker": "a model"})
@@ -96,13 +96,13 @@ def read_features(path: str | Path) -> tuple[str, Iterator[MadeChunk]]:
     return ("", _of_evaluation(path)) if "image_0.npy" in names else read_npz(path)
 
 
-def _of_evaluation(path: Path) -> Iterator[MadeChunk]:
+def _of_evaluation(path: Path) -> Iterator[VectorChunk]:
     features = load_features(path)
     if len(features.images) > 1:
         raise InputError(f"{path} has {len(features.images)} kinds of features of an image; an index takes one")
     for start in range(0, len(features.records), CHUNK):
         part = slice(start, start + CHUNK)
-        yield MadeChunk([Entry.of(record) for record in features.records[part]], features.images[0][part])
+        yield VectorChunk([Entry.of(record) for record in features.records[part]], features.images[0][part])
 
 
 def entry_of(row: Mapping[str, Any]) -> Entry:
@@ -137,7 +137,7 @@ def told(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: not features of 'fastreid extract': {shown(first_line(error))}") from error
 
 
-def write_npz(path: Path, chunks: Callable[[], Iterator[MadeChunk]], about: dict[str, Any]) -> None:
+def write_npz(path: Path, chunks: Callable[[], Iterator[VectorChunk]], about: dict[str, Any]) -> None:
     """Write chunks; see `write_features`."""
     count, width, longest = _text_sizes(chunks())
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -151,14 +151,14 @@ def write_npz(path: Path, chunks: Callable[[], Iterator[MadeChunk]], about: dict
         _write_array(archive, "about", told_of_all.dtype, told_of_all.shape, [told_of_all])
 
 
-def read_npz(path: Path) -> tuple[str, Iterator[MadeChunk]]:
+def read_npz(path: Path) -> tuple[str, Iterator[VectorChunk]]:
     """Return what made the features, and the chunks; see `read_features`."""
     with told(path), zipfile.ZipFile(path) as archive, archive.open("about.npy") as file:
         maker = maker_in(path, told_in(np.lib.format.read_array(file, allow_pickle=False), path))
     return maker, _npz_chunks(path)
 
 
-def _text_sizes(chunks: Iterator[MadeChunk]) -> tuple[int, int, dict[str, int]]:
+def _text_sizes(chunks: Iterator[VectorChunk]) -> tuple[int, int, dict[str, int]]:
     """Return N, D, and the length of the longest text of each column."""
     count, width, longest = 0, 0, {name: 1 for name in COLUMNS if name not in NUMBERS}
     for chunk in chunks:
@@ -168,7 +168,7 @@ def _text_sizes(chunks: Iterator[MadeChunk]) -> tuple[int, int, dict[str, int]]:
     return count, width, longest
 
 
-def _column(chunks: Iterator[MadeChunk], name: str, kind: np.dtype) -> Iterator[np.ndarray]:
+def _column(chunks: Iterator[VectorChunk], name: str, kind: np.dtype) -> Iterator[np.ndarray]:
     return (np.array([COLUMNS[name](entry) for entry in chunk.entries], dtype=kind) for chunk in chunks)
 
 
@@ -180,7 +180,7 @@ def _write_array(archive: zipfile.ZipFile, name: str, kind: np.dtype, shape: tup
             file.write(np.ascontiguousarray(block).tobytes())
 
 
-def _npz_chunks(path: Path) -> Iterator[MadeChunk]:
+def _npz_chunks(path: Path) -> Iterator[VectorChunk]:
     with told(path), zipfile.ZipFile(path) as archive:
         arrays = {name: _Rows(archive.open(f"{name}.npy")) for name in ("features", *COLUMNS)}
         if len({rows.shape[0] for rows in arrays.values()}) > 1:
@@ -188,7 +188,7 @@ def _npz_chunks(path: Path) -> Iterator[MadeChunk]:
         for _ in range(0, arrays["features"].shape[0], CHUNK):
             part = {name: rows.read(CHUNK) for name, rows in arrays.items()}
             told_of = zip(*(part[name].tolist() for name in COLUMNS), strict=True)
-            yield MadeChunk([entry_of(dict(zip(COLUMNS, row, strict=True))) for row in told_of], part["features"])
+            yield VectorChunk([entry_of(dict(zip(COLUMNS, row, strict=True))) for row in told_of], part["features"])
 
 
 class _Rows:
@@ -219,7 +219,7 @@ def require_pyarrow() -> Any:
         ) from None
 
 
-def write_parquet(path: Path, chunks: Callable[[], Iterator[MadeChunk]], about: dict[str, Any]) -> None:
+def write_parquet(path: Path, chunks: Callable[[], Iterator[VectorChunk]], about: dict[str, Any]) -> None:
     """Write chunks; see `write_features`."""
     pa, writer = require_pyarrow(), None
     try:
@@ -232,14 +232,14 @@ def write_parquet(path: Path, chunks: Callable[[], Iterator[MadeChunk]], about: 
             writer.close()
 
 
-def read_parquet(path: Path) -> tuple[str, Iterator[MadeChunk]]:
+def read_parquet(path: Path) -> tuple[str, Iterator[VectorChunk]]:
     """Return what made the features, and the chunks; see `read_features`."""
     with told(path), require_pyarrow().parquet.ParquetFile(path) as file:
         maker = maker_in(path, json.loads((file.schema_arrow.metadata or {}).get(b"about", b"{}")))
     return maker, _parquet_chunks(path)
 
 
-def _table(chunk: MadeChunk, about: dict[str, Any]) -> Any:
+def _table(chunk: VectorChunk, about: dict[str, Any]) -> Any:
     pa = require_pyarrow()
     kinds = {name: pa.from_numpy_dtype(NUMBERS[name]) if name in NUMBERS else pa.string() for name in COLUMNS}
     arrays = {
@@ -255,8 +255,8 @@ def _known(value: Any) -> Any:
     return None if value in ("", UNKNOWN) or value != value else value
 
 
-def _parquet_chunks(path: Path) -> Iterator[MadeChunk]:
+def _parquet_chunks(path: Path) -> Iterator[VectorChunk]:
     with told(path), require_pyarrow().parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(CHUNK):
             vectors = np.array(batch.column("features").flatten()).reshape(len(batch), -1)
-            yield MadeChunk([entry_of(row) for row in batch.select(list(COLUMNS)).to_pylist()], vectors)
+            yield VectorChunk([entry_of(row) for row in batch.select(list(COLUMNS)).to_pylist()], vectors)

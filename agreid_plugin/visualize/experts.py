@@ -24,7 +24,7 @@ SPACIOUS = 4  # cameras below which there is room for two words
 
 
 @dataclass(frozen=True)
-class Shares:
+class ExpertUsageTable:
     """How the images of each camera are shared out among a group of experts.
 
     Attributes:
@@ -58,7 +58,9 @@ History = Mapping[str, tuple[Sequence[float], Mapping[int, Sequence[float]]]]
 
 
 @styled
-def draw_experts(shares: Sequence[Shares], title: str, history: History | None = None, unit: str = "epoch") -> Figure:
+def draw_experts(
+    shares: Sequence[ExpertUsageTable], title: str, history: History | None = None, unit: str = "epoch"
+) -> Figure:
     """Draw a heat map of experts by cameras for each group, and below it the group's shares over training.
 
     Args:
@@ -81,7 +83,7 @@ def draw_experts(shares: Sequence[Shares], title: str, history: History | None =
     return drawing
 
 
-def _maps(drawing: Figure, row: Sequence[Shares]) -> None:
+def _maps(drawing: Figure, row: Sequence[ExpertUsageTable]) -> None:
     widths = [max(len(each.cameras), 3) for each in row]
     panels = drawing.subplots(1, len(row), squeeze=False, width_ratios=widths)[0]
     most = max(max(each.shares.max(), 2 / len(each.experts)) for each in row)  # even shares are not dark
@@ -100,7 +102,7 @@ def _maps(drawing: Figure, row: Sequence[Shares]) -> None:
     drawing.colorbar(image, ax=panels, label="share, %", pad=0.01, aspect=25).outline.set_visible(False)
 
 
-def _views(axes: Axes, each: Shares) -> None:
+def _views(axes: Axes, each: ExpertUsageTable) -> None:
     """Mark below the cameras' numbers which are aerial and which ground."""
     start = 0
     for view, members in groupby(each.cameras, key=lambda camera: camera[0]):
@@ -113,7 +115,7 @@ def _views(axes: Axes, each: Shares) -> None:
         start += count
 
 
-def _lines(drawing: Figure, row: Sequence[Shares], history: History, unit: str) -> None:
+def _lines(drawing: Figure, row: Sequence[ExpertUsageTable], history: History, unit: str) -> None:
     panels = drawing.subplots(1, len(row), squeeze=False, sharey=True)[0]
     for number, (axes, each) in enumerate(zip(panels, row, strict=True)):
         axes.set_xlabel(unit)
@@ -135,7 +137,7 @@ def _lines(drawing: Figure, row: Sequence[Shares], history: History, unit: str) 
     drawing.legend(handles, labels, title="expert", loc="outside right center", handlelength=1.4, title_fontsize=8)
 
 
-def label(each: Shares) -> str:
+def label(each: ExpertUsageTable) -> str:
     """Return the words above a group's panel."""
     words = each.module.rpartition(".")[2].replace("_", " ")
     return f"{words}, {each.group}" if each.group else words

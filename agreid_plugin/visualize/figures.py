@@ -28,7 +28,7 @@ UNTRAINED = "untrained"
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Rendering:
     """A picture and what it shows, as lists and dictionaries."""
 
     image: Image.Image
@@ -66,7 +66,7 @@ class Subject:
         return examples(self.test_set.dataset, self.protocol, count, seed)
 
 
-def draw_ranks(subject: Subject, order: str = "random", queries: int = 5, top: int = 10, seed: int = 0) -> Drawn:
+def draw_ranks(subject: Subject, order: str = "random", queries: int = 5, top: int = 10, seed: int = 0) -> Rendering:
     """Draw queries with the first images of their rankings; see `chosen_rows` for the order."""
     features, protocol, comparison = subject.features, subject.protocol, subject.tested.comparison
     (metrics,) = comparison.compute(features, [protocol])
@@ -78,7 +78,7 @@ def draw_ranks(subject: Subject, order: str = "random", queries: int = 5, top: i
     title = f"{protocol}: {len(rows)} {word} queries of {len(metrics.per_query.row)}"
     model = f"{subject.name}, " if subject.extractor else ""
     about = f"{model}mAP {metrics['mAP']:.1f} %; below an image its rank and {_distance(comparison)}"
-    return Drawn(ranks.sheet(found, title, about, notes), _rank_data(found, order, precision))
+    return Rendering(ranks.sheet(found, title, about, notes), _rank_data(found, order, precision))
 
 
 def _distance(comparison: RankingOptions) -> str:
@@ -108,7 +108,7 @@ def _rank_data(found: Sequence[RankList], order: str, precision: Mapping[int, fl
 
 def draw_tsne(
     subject: Subject, others: Mapping[str, FeatureSet], identities: int = 8, most: int = 2000, seed: int = 0
-) -> Drawn:
+) -> Rendering:
     """Draw test images on a plane, beside the planes of other models.
 
     Args:
@@ -135,7 +135,7 @@ def draw_tsne(
             key: {"points": each.points.round(4).tolist(), "nearest": each.nearest} for key, each in planes.items()
         },
     }
-    return Drawn(scatter.draw_planes(planes, records, colored, title), data)
+    return Rendering(scatter.draw_planes(planes, records, colored, title), data)
 
 
 def compared_features(
@@ -157,7 +157,7 @@ def compared_features(
     return extracted(Extractor.from_config(config, other, device=device, overrides=overrides), subject.test_set)
 
 
-def draw_expert_shares(subject: Subject, run: str | Path | None = None) -> Drawn:
+def draw_expert_shares(subject: Subject, run: str | Path | None = None) -> Rendering:
     """Draw which experts are asked for the images of which camera and, if the run kept it, how training came there."""
     found = introspection.expert_shares(subject.extractor, subject.test_set.records)
     history, unit = expert_history(read_history(run)) if run else ({}, "")
@@ -173,10 +173,10 @@ def draw_expert_shares(subject: Subject, run: str | Path | None = None) -> Drawn
         }
         for each in found
     ]
-    return Drawn(experts.draw_experts(found, title, history, unit), {"groups": data, "training": bool(history)})
+    return Rendering(experts.draw_experts(found, title, history, unit), {"groups": data, "training": bool(history)})
 
 
-def draw_graph(subject: Subject, records: Sequence[Record], queries: int = 3) -> Drawn:
+def draw_graph(subject: Subject, records: Sequence[Record], queries: int = 3) -> Rendering:
     """Draw the patches that query tokens choose."""
     if queries < 1:
         raise InputError(f"queries={queries} should be 1 or more")
@@ -195,10 +195,10 @@ def draw_graph(subject: Subject, records: Sequence[Record], queries: int = 3) ->
         if count[0] > 1
         else f"patches chosen, {about}"
     )
-    return Drawn(patches.draw_choices(found, title, queries, words), {"images": data})
+    return Rendering(patches.draw_choices(found, title, queries, words), {"images": data})
 
 
-def draw_attention(subject: Subject, records: Sequence[Record]) -> Drawn:
+def draw_attention(subject: Subject, records: Sequence[Record]) -> Rendering:
     """Draw what CLS attends to in the last block."""
     found = introspection.attention_maps(subject.extractor, records)
     title = f"{subject.name}: attention of CLS in the last block, mean of its heads"
@@ -206,10 +206,12 @@ def draw_attention(subject: Subject, records: Sequence[Record]) -> Drawn:
         {**_told(each.record), "grid": list(each.grid), "attention": each.attention.astype(float).round(6).tolist()}
         for each in found
     ]
-    return Drawn(patches.draw_attention(found, title), {"images": data})
+    return Rendering(patches.draw_attention(found, title), {"images": data})
 
 
-def draw_plrm(paths: Sequence[str], size: tuple[int, int], draws: int, seed: int, options: Mapping[str, Any]) -> Drawn:
+def draw_plrm(
+    paths: Sequence[str], size: tuple[int, int], draws: int, seed: int, options: Mapping[str, Any]
+) -> Rendering:
     """Draw what PLRM does to images.
 
     Args:
@@ -230,7 +232,9 @@ def draw_plrm(paths: Sequence[str], size: tuple[int, int], draws: int, seed: int
         "changed": changed.round(6).tolist(),
         "probabilities": augmentation.probabilities(rows, columns).double().numpy().round(6).tolist(),
     }
-    return Drawn(patches.draw_plrm(augmentation, images, made, "PLRM: patches turned and mixed with themselves"), data)
+    return Rendering(
+        patches.draw_plrm(augmentation, images, made, "PLRM: patches turned and mixed with themselves"), data
+    )
 
 
 def _told(record: Record) -> dict[str, Any]:

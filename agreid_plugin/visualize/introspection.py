@@ -21,13 +21,13 @@ from agreid_plugin.nn.clip import ImageTower
 from agreid_plugin.nn.expert_usage import UsageByModule, UsageCounter, group_name
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import Record, view_label
-from agreid_plugin.visualize.experts import Shares
-from agreid_plugin.visualize.patches import Choice, Looked
+from agreid_plugin.visualize.experts import ExpertUsageTable
+from agreid_plugin.visualize.patches import Choice, PatchView
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], None]
 
 
-def expert_shares(extractor: Extractor, records: Sequence[Record]) -> list[Shares]:
+def expert_shares(extractor: Extractor, records: Sequence[Record]) -> list[ExpertUsageTable]:
     """Count which experts are asked for the images of each camera, one entry for each group of experts.
 
     Raises:
@@ -51,7 +51,7 @@ def expert_shares(extractor: Extractor, records: Sequence[Record]) -> list[Share
     return _shares(counted)
 
 
-def _shares(counted: dict[tuple[int, int], UsageByModule]) -> list[Shares]:
+def _shares(counted: dict[tuple[int, int], UsageByModule]) -> list[ExpertUsageTable]:
     found = []
     modules = {name: usage for by_module in counted.values() for name, usage in by_module.items()}
     for name, sample in modules.items():
@@ -63,7 +63,9 @@ def _shares(counted: dict[tuple[int, int], UsageByModule]) -> list[Shares]:
                     columns[place] = [shares[expert] for expert in experts]
             if columns:
                 group = group_name(number, len(sample.groups))
-                found.append(Shares(name, group, tuple(experts), tuple(columns), np.array(list(columns.values())).T))
+                found.append(
+                    ExpertUsageTable(name, group, tuple(experts), tuple(columns), np.array(list(columns.values())).T)
+                )
     return found
 
 
@@ -75,7 +77,7 @@ class PatchChooser(Protocol):
         """Return the places of the patches by what chose them, (B, M, k), from what it was given and has returned."""
 
 
-def chosen_patches(extractor: Extractor, records: Sequence[Record]) -> list[Looked]:
+def chosen_patches(extractor: Extractor, records: Sequence[Record]) -> list[PatchView]:
     """Return the patches that the queries of each image choose (ViSA's graphs, SVPR-ReID's refinement).
 
     Raises:
@@ -94,12 +96,12 @@ def chosen_patches(extractor: Extractor, records: Sequence[Record]) -> list[Look
     with _hooked([(chooser, keep)]):
         for record, pixels in _one_by_one(extractor, records):
             choices = tuple(Choice(name, places[0].cpu().numpy()) for name, places in found[0].items())
-            looked.append(Looked(record, pixels, grid, choices=choices))
+            looked.append(PatchView(record, pixels, grid, choices=choices))
             found.clear()
     return looked
 
 
-def attention_maps(extractor: Extractor, records: Sequence[Record]) -> list[Looked]:
+def attention_maps(extractor: Extractor, records: Sequence[Record]) -> list[PatchView]:
     """Return how much CLS looks at each patch in the last block, averaged over heads (ViT and CLIP).
 
     Raises:
@@ -109,7 +111,7 @@ def attention_maps(extractor: Extractor, records: Sequence[Record]) -> list[Look
     with _hooked([_attending(tower, rows)]):
         for record, pixels in _one_by_one(extractor, records):
             attention = rows[0][0].float().cpu().numpy()
-            looked.append(Looked(record, pixels, tuple(tower.grid), attention=attention))
+            looked.append(PatchView(record, pixels, tuple(tower.grid), attention=attention))
             rows.clear()
     return looked
 

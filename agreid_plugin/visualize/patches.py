@@ -43,7 +43,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Looked:
+class PatchView:
     """An image as the model had it, (H, W, 3), and what the model did with its patches."""
 
     record: Record
@@ -53,20 +53,20 @@ class Looked:
     attention: np.ndarray | None = None  # (N,) adding up to 1, or less where other tokens have some of it
 
 
-def chosen_mask(looked: Looked, places: np.ndarray) -> np.ndarray:
+def chosen_mask(looked: PatchView, places: np.ndarray) -> np.ndarray:
     """Return which patches are among some places: (R, K) of True and False."""
     mask = np.zeros(looked.grid[0] * looked.grid[1], dtype=bool)
     mask[places] = True
     return mask.reshape(looked.grid)
 
 
-def chosen_shares(looked: Looked, choice: Choice) -> np.ndarray:
+def chosen_shares(looked: PatchView, choice: Choice) -> np.ndarray:
     """Return what share of the queries chooses each patch: (R, K)."""
     return np.mean([chosen_mask(looked, places) for places in choice.places], axis=0)
 
 
 @styled
-def draw_choices(looked: Sequence[Looked], title: str, queries: int = 3, about: str = "") -> Figure:
+def draw_choices(looked: Sequence[PatchView], title: str, queries: int = 3, about: str = "") -> Figure:
     """Draw a row for each image: itself and, for each branch, how many queries choose a patch and some queries' own.
 
     Args:
@@ -94,7 +94,7 @@ def draw_choices(looked: Sequence[Looked], title: str, queries: int = 3, about: 
     return drawing
 
 
-def _draw_choice(axes: Axes, looked: Looked, branch: int, query: int | None) -> None:
+def _draw_choice(axes: Axes, looked: PatchView, branch: int, query: int | None) -> None:
     choice = looked.choices[branch]
     if query is None:
         axes.imshow(faded(looked.pixels, chosen_shares(looked, choice)))
@@ -105,7 +105,7 @@ def _draw_choice(axes: Axes, looked: Looked, branch: int, query: int | None) -> 
 
 
 @styled
-def draw_attention(looked: Sequence[Looked], title: str) -> Figure:
+def draw_attention(looked: Sequence[PatchView], title: str) -> Figure:
     """Draw images with what CLS attends to below each, on one scale: 1 is as much as the mean patch has."""
     across = min(ACROSS, len(looked))
     bands = -(-len(looked) // across)
@@ -144,14 +144,14 @@ def _heat(axes: Axes, pixels: np.ndarray, heat: np.ndarray, most: float) -> Scal
     return ScalarMappable(Normalize(0, most), HEAT)
 
 
-def relative_attention(looked: Looked) -> np.ndarray:
+def relative_attention(looked: PatchView) -> np.ndarray:
     """Return the attention of each patch over that of the mean one: (R, K)."""
     if looked.attention is None:
         raise ValueError(f"{looked.record.path}: nothing is known of the attention to its patches")
     return (looked.attention / looked.attention.mean()).reshape(looked.grid)
 
 
-def _columns(looked: Looked, queries: int) -> list[tuple[int, int | None]]:
+def _columns(looked: PatchView, queries: int) -> list[tuple[int, int | None]]:
     """Return the panels behind the image: branch, and query or None for all of them."""
     columns: list[tuple[int, int | None]] = []
     for branch, choice in enumerate(looked.choices):
@@ -161,7 +161,7 @@ def _columns(looked: Looked, queries: int) -> list[tuple[int, int | None]]:
     return columns
 
 
-def _words(looked: Looked, branch: int, query: int | None) -> str:
+def _words(looked: PatchView, branch: int, query: int | None) -> str:
     choice = looked.choices[branch]
     if query is None:
         return f"{choice.name}\nall queries"

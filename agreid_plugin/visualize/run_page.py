@@ -105,10 +105,10 @@ def _subject(
 
 
 def _pictures(subject: Subject, folder: Path, config: Path, overrides: Sequence[str], seed: int) -> Iterator[Part]:
-    def drawn(title: str, about: str, make: Callable[[], figures.Drawn]) -> Part:
+    def drawn(title: str, about: str, make: Callable[[], figures.Rendering]) -> Part:
         return title, lambda: Section(title, about, pictures={title: make().image})
 
-    def before_and_after() -> figures.Drawn:
+    def before_and_after() -> figures.Rendering:
         before = figures.compared_features(subject, figures.UNTRAINED, str(config), overrides, None)
         return figures.draw_tsne(subject, {figures.UNTRAINED: before}, seed=seed)
 

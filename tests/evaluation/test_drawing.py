@@ -11,10 +11,10 @@ from PIL import Image
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, Record, View
 from agreid_plugin.visualize.charts import draw_curves, expert_history, read_history
-from agreid_plugin.visualize.experts import Shares, draw_experts
+from agreid_plugin.visualize.experts import ExpertUsageTable, draw_experts
 from agreid_plugin.visualize.patches import (
     Choice,
-    Looked,
+    PatchView,
     chosen_shares,
     draw_attention,
     draw_choices,
@@ -29,10 +29,10 @@ from agreid_plugin.visualize.style import broken
 COLOR = (9, 9, 200)
 
 
-def looked(*places: list[int]) -> Looked:
+def looked(*places: list[int]) -> PatchView:
     """An image of one color with a grid of 2 x 1 patches."""
     pixels = np.full((64, 32, 3), COLOR, dtype=np.uint8)
-    return Looked(Record("a.png", 1, 3, View.AERIAL), pixels, (2, 1), (Choice("identity", np.array(places)),))
+    return PatchView(Record("a.png", 1, 3, View.AERIAL), pixels, (2, 1), (Choice("identity", np.array(places)),))
 
 
 def test_a_patch_is_the_paler_the_fewer_choose_it():
@@ -66,7 +66,7 @@ def test_long_words_are_broken_and_stay_on_a_narrow_picture():
 
 
 def test_few_images_get_a_scale_as_high_as_many():
-    found = Looked(Record("a.png", 1), np.zeros((64, 32, 3), np.uint8), (2, 1), attention=np.array([0.1, 0.3]))
+    found = PatchView(Record("a.png", 1), np.zeros((64, 32, 3), np.uint8), (2, 1), attention=np.array([0.1, 0.3]))
     heights = []
     for count in (1, 8):
         pixels = np.asarray(draw_attention([found] * count, "title")).astype(int)
@@ -103,7 +103,7 @@ def test_a_page_shows_every_figure_and_runs_nothing_that_a_name_holds():
 
 
 def test_attention_is_told_against_the_mean_patch():
-    found = Looked(Record("a.png", 1), np.zeros((4, 2, 3), np.uint8), (2, 1), attention=np.array([0.1, 0.3]))
+    found = PatchView(Record("a.png", 1), np.zeros((4, 2, 3), np.uint8), (2, 1), attention=np.array([0.1, 0.3]))
     np.testing.assert_allclose(relative_attention(found), [[0.5], [1.5]])
 
 
@@ -113,7 +113,9 @@ def test_a_long_caption_ends_with_dots():
 
 
 def test_cameras_that_nobody_knows_have_no_numbers():
-    known, unknown = (Shares("a", "", (0, 1), ((0, camera), (1, camera)), np.ones((2, 2))) for camera in (3, UNKNOWN))
+    known, unknown = (
+        ExpertUsageTable("a", "", (0, 1), ((0, camera), (1, camera)), np.ones((2, 2))) for camera in (3, UNKNOWN)
+    )
     assert (known.told, unknown.told) == (True, False)
     marked = [(np.asarray(draw_experts([each], "title")) < 128).sum() for each in (known, unknown)]
     assert marked[0] > marked[1]

@@ -114,14 +114,14 @@ def meanwhile(monkeypatch):
     """Have something happen once while a search compares vectors."""
 
     def arrange(change) -> None:
-        changes, native = [change], faiss_backend.Lookup.nearest
+        changes, native = [change], faiss_backend.Searcher.nearest
 
         def nearest(*given):
             if changes:
                 changes.pop()()
             return native(*given)
 
-        monkeypatch.setattr(faiss_backend.Lookup, "nearest", nearest)
+        monkeypatch.setattr(faiss_backend.Searcher, "nearest", nearest)
 
     monkeypatch.setattr(metadata, "WAIT", 0.1)
     return arrange

@@ -15,7 +15,7 @@ import numpy as np
 
 from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.evaluation.validation import FeatureArray, check_lengths
-from agreid_plugin.retrieval.index.entries import ANY, Chunk, MadeChunk, Match, SearchResult, Where, unit_vectors
+from agreid_plugin.retrieval.index.entries import ANY, Chunk, Match, SearchResult, VectorChunk, Where, unit_vectors
 
 VERSION = 1
 """Of what the files of an index hold: one of another version is refused."""
@@ -138,7 +138,7 @@ class GalleryIndex(ABC):
                 found[place] = hits
         return [_ordered(hits)[:k] for hits in found]
 
-    def _made(self, chunk: Chunk) -> MadeChunk:
+    def _made(self, chunk: Chunk) -> VectorChunk:
         """Return a chunk with its vectors, which have to be as wide as the others."""
         made = chunk.made()
         if made.entries and made.vectors.shape[1] != self.width:

@@ -136,24 +136,24 @@ class Chunk:
             digest.update(repr(entry.fields).encode())
         return digest.hexdigest()
 
-    def made(self) -> MadeChunk:
+    def made(self) -> VectorChunk:
         """Return the chunk with its vectors of length 1, and of a path the last image alone."""
         given = self.vectors() if callable(self.vectors) else self.vectors
         if isinstance(given, Chunk):
             return replace(given, key=self.name).made()
         check_lengths("chunk", len(self.entries), vectors=len(given))
         if not self.entries:
-            return MadeChunk((), np.empty((0, 0), dtype=np.float32), self.name)
+            return VectorChunk((), np.empty((0, 0), dtype=np.float32), self.name)
         vectors = unit_vectors(given, "gallery", [entry.path for entry in self.entries])
         last = {entry.path: place for place, entry in enumerate(self.entries)}
         if len(last) == len(self.entries):
-            return MadeChunk(self.entries, vectors, self.name)
+            return VectorChunk(self.entries, vectors, self.name)
         places = sorted(last.values())
-        return MadeChunk([self.entries[place] for place in places], vectors[places], self.name)
+        return VectorChunk([self.entries[place] for place in places], vectors[places], self.name)
 
 
 @dataclass(frozen=True)
-class MadeChunk(Chunk):
+class VectorChunk(Chunk):
     """A chunk whose vectors are there, as an array: (N, D)."""
 
     vectors: np.ndarray

@@ -26,8 +26,8 @@ from agreid_plugin.retrieval.index import folder as files
 from agreid_plugin.retrieval.index.base import GalleryIndex, Info
 from agreid_plugin.retrieval.index.entries import ANY, Chunk, Entry, Match, Where
 from agreid_plugin.retrieval.index.index_types import Structure, enough, kind_for
-from agreid_plugin.retrieval.index.metadata import Table
-from agreid_plugin.retrieval.index.searcher import MISSING, Lookup, structured
+from agreid_plugin.retrieval.index.metadata import MetadataTable
+from agreid_plugin.retrieval.index.searcher import MISSING, Searcher, structured
 
 LATE_PART, LATE_LEAST = 0.1, 20_000  # vectors behind the structure: so many, and this part of it, are taken in
 GONE_PART, GONE_LEAST = 0.3, 10_000  # vectors of removed images: so many, and this part of all, are left out
@@ -47,7 +47,7 @@ class FaissIndex(GalleryIndex):
         InputError: there is no index, it is damaged, unfinished, of another version, or being changed.
     """
 
-    _lookup: Lookup
+    _lookup: Searcher
 
     def __init__(self, folder: str | Path, write: bool = False, building: bool = False):
         self.uri, self._folder, self._write = str(folder), Path(folder), write
@@ -56,7 +56,7 @@ class FaissIndex(GalleryIndex):
         self._lock = files.WriterLock(self._folder) if write else None
         self._changing = threading.RLock()  # for the one thread that changes files and table
         try:
-            self._table = Table(self._folder / files.TABLE)
+            self._table = MetadataTable(self._folder / files.TABLE)
             self._about = {}
             self._known: dict[str, np.ndarray | None] = {}
             with self._table.at_once():
@@ -75,7 +75,7 @@ class FaissIndex(GalleryIndex):
         try:
             with whole_file(path / files.TABLE) as draft:
                 about = {"vectors": 0, "checksum": 0, "number": 0, "complete": False, "structure": None}
-                Table.create(draft, {"width": width, "maker": maker, "kind": kind, **about})
+                MetadataTable.create(draft, {"width": width, "maker": maker, "kind": kind, **about})
         finally:
             lock.release()
         return cls(folder, write=True, building=True)
@@ -268,7 +268,7 @@ class FaissIndex(GalleryIndex):
             else:
                 structure = self._read_structure(told, about["width"])
             vectors = self._vectors(about).read(about["vectors"])
-            self._lookup = Lookup(vectors, structure, told["covered"] if told else 0)
+            self._lookup = Searcher(vectors, structure, told["covered"] if told else 0)
             self._about, self.width = about, about["width"]
             self._known.clear()
 

@@ -64,7 +64,7 @@ STRUCTURE_FILE = re.compile(r"structure-\d+\.faiss")
 COLUMNS = ", ".join(FIELDS)
 
 
-class Table:
+class MetadataTable:
     """The table in a file, opened; any thread may ask, one at a time.
 
     Args:

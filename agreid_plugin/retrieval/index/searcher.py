@@ -23,7 +23,7 @@ MISSING = -1  # row number where there are fewer than K results
 
 
 @dataclass(frozen=True)
-class Approximate:
+class ApproximateSearcher:
     """A structure of the first vectors, and those that came after it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Approximate:
     covered: int
 
     def nearest(self, queries: np.ndarray, k: int, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Look in the structure, and exactly at what came after it; see `Lookup.nearest`."""
+        """Look in the structure, and exactly at what came after it; see `Searcher.nearest`."""
         found = self._structured(queries, k, None if rows is None else rows[rows < self.covered])
         if self.covered < len(self.vectors):
             late = np.arange(self.covered, len(self.vectors)) if rows is None else rows[rows >= self.covered]
@@ -56,7 +56,7 @@ class Approximate:
 
 
 @dataclass(frozen=True)
-class Lookup:
+class Searcher:
     """What there is to look in.
 
     Attributes:
@@ -80,7 +80,7 @@ class Lookup:
         few = rows is not None and len(rows) <= EXACT_UP_TO
         if self.structure is None or few:
             return exact_search(self.vectors, queries, k, rows)
-        near = Approximate(self.vectors, self.structure, self.covered)
+        near = ApproximateSearcher(self.vectors, self.structure, self.covered)
         parts = [near.nearest(queries[start : start + QUERIES], k, rows) for start in range(0, len(queries), QUERIES)]
         return np.concatenate([scores for scores, _ in parts]), np.concatenate([found for _, found in parts])
 
@@ -99,7 +99,7 @@ def structured(
     learned, held_out = sample_rows(kind, rows)
     structure = Structure.learned(kind, np.array(vectors[learned]), len(rows))
     structure.add(blocks, held_out)
-    recall = measured(Approximate(vectors, structure, len(vectors)), held_out, rows)
+    recall = measured(ApproximateSearcher(vectors, structure, len(vectors)), held_out, rows)
     if len(held_out):
         structure.add_held_out(np.array(vectors[held_out]))
     return structure, recall
@@ -113,7 +113,7 @@ def sample_rows(kind: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(shuffled[held : held + max(learned, 1)]), np.sort(shuffled[:held])
 
 
-def measured(lookup: Approximate, held_out: np.ndarray, rows: np.ndarray) -> float | None:
+def measured(lookup: ApproximateSearcher, held_out: np.ndarray, rows: np.ndarray) -> float | None:
     """Set the effort of a structure by its recall on held-out rows, and return that; None without such rows.
 
     Args:
