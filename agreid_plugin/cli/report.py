@@ -64,22 +64,22 @@ def _report(args: argparse.Namespace) -> None:
 def _with_paper(args: argparse.Namespace) -> None:
     from agreid_plugin.engine.run_card import find_run_card
     from agreid_plugin.engine.run_papers import paper_for
-    from agreid_plugin.evaluation.papers import beside_paper
+    from agreid_plugin.evaluation.papers import compare_with_paper
 
     (path,) = args.runs
     entries, card = _entries(path, args.protocol), find_run_card(path)
-    print(beside_paper(paper_for(card, args.paper), list(entries.values()), card))
+    print(compare_with_paper(paper_for(card, args.paper), list(entries.values()), card))
 
 
 def _as_text(args: argparse.Namespace, runs: Mapping[str, Results]) -> str:
-    from agreid_plugin.evaluation import compare, comparison_table, short_table
+    from agreid_plugin.evaluation import compare, format_comparison, format_short_table
 
     if len(runs) == 1:
-        return short_table(runs[args.runs[0]].values())
+        return format_short_table(runs[args.runs[0]].values())
     lines, names = [], {path: f"{label} {_name(path)}" for label, path in zip(_labels(runs), runs, strict=True)}
     for protocol in _shared(runs):
         side_by_side = {names[path]: entries[protocol] for path, entries in runs.items()}
-        lines += [comparison_table(side_by_side), ""]
+        lines += [format_comparison(side_by_side), ""]
         if len(runs) == 2:
             found = compare(*side_by_side.values(), draws=args.draws)
             lines += [*(f"  {number:<8} {difference}" for number, difference in found.items()), ""]

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.validation import collapse
+from agreid_plugin.evaluation.validation import describe_collapse
 
 LOOKS = 2
 """Successive looks, an epoch apart, in which features must be found alike before training is stopped."""
@@ -88,7 +88,7 @@ class CollapseWatch:
     @staticmethod
     def look(features: torch.Tensor) -> str:
         """Say that features of different images are alike; nothing if they are not: (N, D)."""
-        return collapse(features.float().flatten(1))
+        return describe_collapse(features.float().flatten(1))
 
     def judge(self, told: Sequence[str]) -> None:
         """Take what `look` told in each process after an epoch.

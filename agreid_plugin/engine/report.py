@@ -12,8 +12,8 @@ from tabulate import tabulate
 from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics, confidence, covered, save_results, table
-from agreid_plugin.evaluation.evaluation_sets import choose
+from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics, confidence, find_covered, format_table, save_results
+from agreid_plugin.evaluation.evaluation_sets import choose_protocols
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 
 _logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def report(
 ) -> None:
     """Write results and log them as a table, with confidence intervals if there are draws to make them from."""
     save_results(path, metrics)
-    logger.info("results in percent, kept in %s:\n%s", path, table(metrics), extra=PRINTED)
+    logger.info("results in percent, kept in %s:\n%s", path, format_table(metrics), extra=PRINTED)
     if draws:
         told = _intervals(metrics, draws)
         logger.info("95 %% confidence over query identities, %d draws:\n%s", draws, told, extra=PRINTED)
@@ -35,10 +35,10 @@ def report(
 
 def computable(features: FeatureSet, names: Sequence[str], logger: logging.Logger = _logger) -> list[Protocol]:
     """Return the protocols of these names, or all of whose images every one has a feature."""
-    chosen = choose(features.dataset, names)
+    chosen = choose_protocols(features.dataset, names)
     if names or features.dataset.name not in DATASETS:
         return list(chosen.values())
-    found = covered(features)
+    found = find_covered(features)
     left_out = set(chosen) - {protocol.name for protocol in found}
     if left_out:
         logger.info("left out, features were not extracted for them: %s", ", ".join(sorted(left_out)))
@@ -57,7 +57,7 @@ def save_thresholds(
     """Write the same-person thresholds of each protocol into a folder."""
     for protocol in protocols:
         path = Path(folder) / f"calibration_{str(protocol).replace('/', '_')}.json"
-        comparison.thresholds(features, protocol).save(path)
+        comparison.calibrate(features, protocol).save(path)
         logger.info("same-person thresholds of %s in %s", protocol, path)
 
 

@@ -73,7 +73,7 @@ class Calibration:
             for name, kind in (("protocol", str), ("distance", str), ("views", str), ("level", float), ("draws", int)):
                 if type(content[name]) is not kind:
                     raise TypeError(f"{name} is {shown(repr(content[name]))}")
-            directions = {name: _direction(**entry) for name, entry in content.pop("directions").items()}
+            directions = {name: _read_direction(**entry) for name, entry in content.pop("directions").items()}
             return cls(**{**content, "notes": tuple(content["notes"])}, directions=directions)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"{path}: not a calibration: {error}") from error
@@ -148,8 +148,8 @@ def calibrate_distances(
     directions, notes = {}, []
     for name, pairs in collect_pairs(distances, matches, max(fprs), memory).items():
         curve = Curve(pairs)
-        measured = [fpr for fpr in fprs if curve.measures(fpr)]
-        notes += [_too_few(name, pairs, fpr) for fpr in fprs if fpr not in measured]
+        measured = [fpr for fpr in fprs if curve.can_measure(fpr)]
+        notes += [_describe_too_few(name, pairs, fpr) for fpr in fprs if fpr not in measured]
         if measured:
             directions[name] = curve.direction(measured, draws, level, seed)
     if not directions:
@@ -157,39 +157,41 @@ def calibrate_distances(
     return Calibration(str(protocol), distances.name, views, level, draws, directions, tuple(notes))
 
 
-def _too_few(name: str, pairs: Pairs, fpr: float) -> str:
+def _describe_too_few(name: str, pairs: Pairs, fpr: float) -> str:
     people = np.count_nonzero(pairs.impostors + pairs.genuine)
     counts = f"{pairs.genuine.sum()} genuine and {pairs.impostors.sum()} impostor pairs of {people} query identities"
     return f"{name}: {counts} do not show a false positive rate of {fpr:g}"
 
 
-def _direction(genuine: Any, impostors: Any, points: Any, roc: Any) -> Direction:
-    curve = tuple((_number(fpr), _number(tpr)) for fpr, tpr in roc)
-    return Direction(_count(genuine), _count(impostors), tuple(_point(**point) for point in points), curve)
-
-
-def _point(fpr: Any, threshold: Any, threshold_interval: Any, tpr: Any, tpr_interval: Any) -> OperatingPoint:
-    return OperatingPoint(
-        fpr=_number(fpr),
-        threshold=_number(threshold),
-        threshold_interval=_interval(**threshold_interval),
-        tpr=_number(tpr),
-        tpr_interval=_interval(**tpr_interval),
+def _read_direction(genuine: Any, impostors: Any, points: Any, roc: Any) -> Direction:
+    curve = tuple((_read_number(fpr), _read_number(tpr)) for fpr, tpr in roc)
+    return Direction(
+        _read_count(genuine), _read_count(impostors), tuple(_read_point(**point) for point in points), curve
     )
 
 
-def _interval(low: Any, high: Any) -> Interval:
-    return Interval(_number(low), _number(high))
+def _read_point(fpr: Any, threshold: Any, threshold_interval: Any, tpr: Any, tpr_interval: Any) -> OperatingPoint:
+    return OperatingPoint(
+        fpr=_read_number(fpr),
+        threshold=_read_number(threshold),
+        threshold_interval=_read_interval(**threshold_interval),
+        tpr=_read_number(tpr),
+        tpr_interval=_read_interval(**tpr_interval),
+    )
 
 
-def _count(value: Any) -> int:
+def _read_interval(low: Any, high: Any) -> Interval:
+    return Interval(_read_number(low), _read_number(high))
+
+
+def _read_count(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{shown(repr(value))} is no count")
-    _number(value)
+    _read_number(value)
     return value
 
 
-def _number(value: Any) -> float:
+def _read_number(value: Any) -> float:
     """Return a number out of a file."""
     if type(value) not in (int, float) or (isinstance(value, int) and abs(value) > MOST_LABEL):
         raise TypeError(f"{shown(repr(value))} is no number")

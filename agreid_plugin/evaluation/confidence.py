@@ -32,7 +32,7 @@ class Interval:
         return f"[{self.low:.2f}, {self.high:.2f}]"
 
     @classmethod
-    def of(cls, samples: np.ndarray, level: float = LEVEL) -> Interval:
+    def from_samples(cls, samples: np.ndarray, level: float = LEVEL) -> Interval:
         """Return the interval that holds the share `level` of the samples; samples that are NaN do not count."""
         if not 0 < level < 1:
             raise InputError(f"confidence level {level} is not between 0 and 1")
@@ -40,7 +40,7 @@ class Interval:
         return cls(float(low), float(high))
 
 
-def draws_of(identities: int, draws: int = DRAWS, seed: int = 0) -> Iterator[np.ndarray]:
+def bootstrap_counts(identities: int, draws: int = DRAWS, seed: int = 0) -> Iterator[np.ndarray]:
     """Yield how often each identity was drawn, (at most `CHUNK`, I), `draws` rows in all; the seed fixes them."""
     if identities < 2 or draws < 1:
         raise InputError(f"a bootstrap needs two identities and one draw at least, got {identities} and {draws}")
@@ -50,12 +50,14 @@ def draws_of(identities: int, draws: int = DRAWS, seed: int = 0) -> Iterator[np.
         yield generator.multinomial(identities, even, size=min(CHUNK, draws - start)).astype(np.float64)
 
 
-def resampled_means(values: np.ndarray, pids: np.ndarray, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
+def resample_means(values: np.ndarray, pids: np.ndarray, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
     """Return the mean of each column of values (N, C) in each draw of identities, (R, C)."""
     _, which = np.unique(pids, return_inverse=True)
     counts = np.bincount(which)  # (I,)
     sums = np.stack([np.bincount(which, weights=column) for column in values.T], axis=1)  # (I, C)
-    return np.concatenate([(drawn @ sums) / (drawn @ counts)[:, None] for drawn in draws_of(len(counts), draws, seed)])
+    return np.concatenate(
+        [(drawn @ sums) / (drawn @ counts)[:, None] for drawn in bootstrap_counts(len(counts), draws, seed)]
+    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ class Difference:
         return f"{verdict} with p={self.p:.3g}: {self.points:+.2f} {self.interval}"
 
 
-def confidence(metrics: Metrics, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> dict[str, Interval]:
+def confidence_intervals(
+    metrics: Metrics, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
+) -> dict[str, Interval]:
     """Return a confidence interval for each number of an evaluation.
 
     Args:
@@ -89,17 +93,17 @@ def confidence(metrics: Metrics, *, draws: int = DRAWS, level: float = LEVEL, se
         seed: fixes the draws.
     """
     per_query = _per_query(metrics)
-    means = resampled_means(_columns(per_query), per_query.pid, draws, seed)
-    return {name: Interval.of(column, level) for name, column in zip(NUMBERS, means.T, strict=True)}
+    means = resample_means(_columns(per_query), per_query.pid, draws, seed)
+    return {name: Interval.from_samples(column, level) for name, column in zip(NUMBERS, means.T, strict=True)}
 
 
 def compare(
     a: Metrics, b: Metrics, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
 ) -> dict[str, Difference]:
-    """Say for each number whether B beats A, both asked the same queries; the arguments are those of `confidence`.
+    """Compare two models on the same queries, number by number; the arguments are those of `confidence_intervals`.
 
     Example:
-        A finds each of three people behind a negative, B finds them at once.
+        A finds each of three people behind a negative, B finds them first.
 
         >>> import numpy as np
         >>> from agreid_plugin.data.protocols import Meta, protocol
@@ -117,9 +121,9 @@ def compare(
     require_comparable({"A": a, "B": b})
     pair = _per_query(a), _per_query(b)
     gains = _columns(pair[1]) - _columns(pair[0])
-    means = resampled_means(gains, pair[0].pid, draws, seed)
+    means = resample_means(gains, pair[0].pid, draws, seed)
     return {
-        name: Difference(float(gain.mean()), Interval.of(column, level), _p_value(column))
+        name: Difference(float(gain.mean()), Interval.from_samples(column, level), _p_value(column))
         for name, gain, column in zip(NUMBERS, gains.T, means.T, strict=True)
     }
 

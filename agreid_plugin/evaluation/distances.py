@@ -1,4 +1,4 @@
-"""Distances from some queries to the whole gallery, a block at a time.
+"""Distances between features, from a block of queries to all gallery images.
 
 Shapes: Q queries, G gallery images, B queries of a block, D width.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from agreid_plugin.errors import InputError, require_known
-from agreid_plugin.evaluation.validation import FeatureArray, Paths, checked_pair
+from agreid_plugin.evaluation.validation import FeatureArray, Paths, check_pair
 
 MEMORY = 512
 """Megabytes an evaluation may use on top of the features."""
@@ -23,9 +23,9 @@ MEMORY = 512
 # would get distances that differ in the last bit, different ones in blocks of different size.
 TILE = 64
 COLUMNS = 8192
-MOST_ROWS = 1024  # larger blocks are not faster
-# A number of the block, its hiding mask and what the mask is made of.
-BYTES_A_PAIR = 12
+MAX_ROWS = 1024  # larger blocks are not faster
+# A number of the block, its mask of hidden pairs, and the labels that the mask is computed from.
+BYTES_PER_PAIR = 12
 
 
 class Distances(ABC):
@@ -51,7 +51,7 @@ class FeatureDistances(Distances):
         pairs: (query features, gallery features), one or more of them, (Q, D) and (G, D); with several, global and
             local ones for example, the distances are averaged.
         metric: `cosine` or `euclidean`.
-        paths: query and gallery images, for complaints.
+        paths: query and gallery images, for error messages.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FeatureDistances(Distances):
         paths: Paths = (None, None),
     ):
         made = METRICS[require_known("metric", metric, METRICS)]
-        self._parts = [made(*checked_pair(query, gallery, paths)) for query, gallery in pairs]
+        self._parts = [made(*check_pair(query, gallery, paths)) for query, gallery in pairs]
         self.shape = self._parts[0].shape
         self.name = metric
         if any(part.shape != self.shape for part in self._parts):
@@ -98,12 +98,12 @@ class _Metric(ABC):
 class _Cosine(_Metric):
     def __init__(self, query: Tensor, gallery: Tensor):
         super().__init__(query, gallery)
-        # Lengths alone are kept, not a second, normalized gallery.
+        # Only lengths are kept, not a second, normalized gallery.
         self.scale = -1 / torch.linalg.vector_norm(gallery, dim=1).clamp_min(1e-12)
         self.one = torch.ones(1, device=gallery.device)
 
     def left(self, index: np.ndarray) -> Tensor:
-        return _whole_tiles(F.normalize(self.query[torch.as_tensor(index)], dim=1))
+        return _pad_to_tiles(F.normalize(self.query[torch.as_tensor(index)], dim=1))
 
     def tile(self, left: Tensor, columns: slice) -> Tensor:
         cosines = _products(left, self.gallery[columns])
@@ -116,11 +116,11 @@ class _Euclidean(_Metric):
         self.squares = torch.cat([rows.square().sum(dim=1) for rows in gallery.split(COLUMNS)])
 
     def left(self, index: np.ndarray) -> Tensor:
-        return _whole_tiles(self.query[torch.as_tensor(index)])
+        return _pad_to_tiles(self.query[torch.as_tensor(index)])
 
     def tile(self, left: Tensor, columns: slice) -> Tensor:
-        own = left.square().sum(dim=1, keepdim=True)
-        return _products(left, self.gallery[columns]).mul_(-2).add_(self.squares[columns]).add_(own)
+        lengths = left.square().sum(dim=1, keepdim=True)
+        return _products(left, self.gallery[columns]).mul_(-2).add_(self.squares[columns]).add_(lengths)
 
 
 METRICS: dict[str, type[_Metric]] = {"cosine": _Cosine, "euclidean": _Euclidean}
@@ -128,16 +128,16 @@ METRICS: dict[str, type[_Metric]] = {"cosine": _Cosine, "euclidean": _Euclidean}
 
 def blocks(rows: np.ndarray, columns: int, memory: float = MEMORY) -> Iterator[np.ndarray]:
     """Cut query rows into blocks that fit in `memory` megabytes against `columns` gallery images, one row at least."""
-    size = int(memory * 2**20) // (BYTES_A_PAIR * max(columns, 1))
-    size = max(1, min(size, MOST_ROWS))
+    size = int(memory * 2**20) // (BYTES_PER_PAIR * max(columns, 1))
+    size = max(1, min(size, MAX_ROWS))
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
 
 
 def _products(left: Tensor, gallery: Tensor) -> Tensor:
-    return (left @ _whole_tiles(gallery).T)[:, : len(gallery)]
+    return (left @ _pad_to_tiles(gallery).T)[:, : len(gallery)]
 
 
-def _whole_tiles(rows: Tensor) -> Tensor:
+def _pad_to_tiles(rows: Tensor) -> Tensor:
     missing = -len(rows) % TILE
     return F.pad(rows, (0, 0, 0, missing)) if missing else rows

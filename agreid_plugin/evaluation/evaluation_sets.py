@@ -1,4 +1,4 @@
-"""What a run is tested on: the images of a dataset once, and the protocols that are computed from them."""
+"""Evaluation sets: a dataset's test images, each once, and the protocols computed from their features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agreid_plugin.data.protocols import Protocol, protocol, select, unmatched, 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import Metrics
-from agreid_plugin.evaluation.multi_protocol import records_to_extract
+from agreid_plugin.evaluation.multi_protocol import list_records
 from agreid_plugin.types import Record
 
 _logger = logging.getLogger(__name__)
@@ -34,22 +34,22 @@ class EvaluationSet:
     @cached_property
     def records(self) -> list[Record]:
         """Every image that one of the protocols asks for, once."""
-        return records_to_extract(self.dataset, self.protocols.values())
+        return list_records(self.dataset, self.protocols.values())
 
     @property
     def has_text(self) -> bool:
-        """Whether captions ask, and not images alone."""
+        """Whether captions are queries of one of the protocols."""
         return any(each.kind == "text" for each in self.protocols.values())
 
     @property
-    def selects_by(self) -> Protocol | None:
+    def selection_protocol(self) -> Protocol | None:
         """The protocol that selects the best model: never a text set's test split."""
         first = next(iter(self.protocols.values()))
         return self.protocols.get(VALIDATION, None if first.kind == "text" else first)
 
-    def selecting(self, metrics: Iterable[Metrics]) -> float | None:
-        """Return what selects the best model, the mean of mAP and Rank-1 of `selects_by`; None if nothing may."""
-        name = str(self.selects_by) if self.selects_by else None
+    def selection_score(self, metrics: Iterable[Metrics]) -> float | None:
+        """Return the mean of mAP and Rank-1 of `selection_protocol`, which selects the best model; None without one."""
+        name = str(self.selection_protocol) if self.selection_protocol else None
         chosen = next((entry for entry in metrics if entry.protocol == name), None)
         return None if chosen is None else (chosen["mAP"] + chosen["Rank-1"]) / 2
 
@@ -73,8 +73,8 @@ class EvaluationSet:
         wanted = [*(record.path for record in records), *captions]
         missing = [key for key in wanted if key not in by_key]
         if missing:
-            said = f"{len(missing)} of {len(wanted)} images and captions have no feature, first {missing[0]}"
-            raise InputError(f"{self.dataset.name}: {said}")
+            count = f"{len(missing)} of {len(wanted)}"
+            raise InputError(f"{self.dataset.name}: {count} images and captions have no feature, first {missing[0]}")
         if not records:
             raise InputError(f"{self.dataset.name}: none of {len(self.records)} test images can be read")
         images = np.stack([by_key[record.path] for record in records])
@@ -100,14 +100,14 @@ def _without(dataset: Dataset, unreadable: Collection[str]) -> Dataset:
     return replace(dataset, records=left(dataset.records), lists=lists)
 
 
-def choose(dataset: Dataset, names: Sequence[str] = ()) -> dict[str, Protocol]:
+def choose_protocols(dataset: Dataset, names: Sequence[str] = ()) -> dict[str, Protocol]:
     """Return the protocols of these names, or all that the dataset allows.
 
-    A host's own dataset has `ALL` alone, whatever is asked for: that is told.
+    A host's own dataset has only `ALL`; other names are ignored with a warning.
     """
     if dataset.name not in DATASETS:
         if set(names) - {"ALL"}:
-            _logger.warning("%s has the protocol ALL alone; asked for: %s", dataset.name, ", ".join(names))
+            _logger.warning("%s has only the protocol ALL; asked for: %s", dataset.name, ", ".join(names))
         rule = Protocol(dataset.name, "ALL", hide=MARKET_RULE, source="fast-reid's rule, that of Market-1501")
         return {"ALL": rule}
     if names:
@@ -120,7 +120,7 @@ def choose(dataset: Dataset, names: Sequence[str] = ()) -> dict[str, Protocol]:
     return allowed
 
 
-def with_validation(test_set: EvaluationSet) -> EvaluationSet:
+def add_validation(test_set: EvaluationSet) -> EvaluationSet:
     """Add the protocol of a text set's validation split, if it has one, as training needs it."""
     dataset = test_set.dataset
     if not test_set.has_text:
@@ -136,15 +136,15 @@ def with_validation(test_set: EvaluationSet) -> EvaluationSet:
     return EvaluationSet(dataset, {**test_set.protocols, VALIDATION: validation})
 
 
-def check_sides(protocol: Protocol, dataset: Dataset) -> None:
-    """Say what is odd about a protocol's sides, and refuse before inference if no query has a match."""
+def check_query_gallery(protocol: Protocol, dataset: Dataset) -> None:
+    """Log what is odd about a protocol's queries and gallery; refuse it before inference if no query has a match."""
     chosen = select(protocol, dataset)
     for note in chosen.notes:
         _logger.info(note)
     reasons = {reason: len(paths) for reason, paths in unmatched(protocol, chosen.query, chosen.gallery).items()}
     if sum(reasons.values()) == len(chosen.query):
-        told = "; ".join(f"{count}: {reason}" for reason, count in reasons.items())
+        counts = "; ".join(f"{count}: {reason}" for reason, count in reasons.items())
         raise InputError(
             f"{protocol}: none of its {len(chosen.query)} queries has a match among {len(chosen.gallery)} gallery "
-            f"images ({told}); check the split and the camera numbers"
+            f"images ({counts}); check the split and the camera numbers"
         )

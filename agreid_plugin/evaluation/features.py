@@ -1,4 +1,4 @@
-"""Extracted features with what is known of their images, in one npz file that needs no network to evaluate again.
+"""Feature sets: extracted features with the records of their images, in memory and in one npz file.
 
 The file holds plain arrays and JSON, nothing that runs code when it is read.
 
@@ -83,24 +83,26 @@ class FeatureSet:
 
 
 def save_features(path: str | Path, features: FeatureSet) -> None:
-    """Write features and what a protocol needs to know of their images."""
+    """Write features, and the records that protocols choose queries and gallery from."""
     about = {
         "dataset": features.dataset.name,
         "root": features.dataset.root,
         "views": features.views,
         "unreadable": features.unreadable,
-        "features": [_plain(record) for record in features.records],
+        "features": [_record_as_json(record) for record in features.records],
         # All test images, also those without a feature: a protocol that asks for them must be refused, not computed
         # from the others under its name.
-        "records": [_plain(record) for record in features.dataset.records if record.split != "train"],
+        "records": [_record_as_json(record) for record in features.dataset.records if record.split != "train"],
         "lists": {
-            name: {side: [_plain(record) for record in getattr(sides, side)] for side in ("query", "gallery")}
+            name: {side: [_record_as_json(record) for record in getattr(sides, side)] for side in ("query", "gallery")}
             for name, sides in features.dataset.lists.items()
         },
     }
     text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
     with told_unwritten(path), whole_file(Path(path)) as draft, draft.open("wb") as file:
-        np.savez(file, about=text, **_named("image", features.images), **_named("caption", features.captions))
+        np.savez(
+            file, about=text, **_name_arrays("image", features.images), **_name_arrays("caption", features.captions)
+        )
 
 
 def load_features(path: str | Path) -> FeatureSet:
@@ -121,38 +123,40 @@ def load_features(path: str | Path) -> FeatureSet:
     """
     arrays = read_arrays(path, "features saved by this package")
     try:
-        about = told_in(arrays.pop("about"), "what it tells of the images")
+        about = told_in(arrays.pop("about"), "the records of its images")
         features = FeatureSet(
-            _dataset(about),
-            [_record(**entry) for entry in about["features"]],
-            images=_numbered("image", arrays),
-            captions=_numbered("caption", arrays),
+            _read_dataset(about),
+            [_read_record(**entry) for entry in about["features"]],
+            images=_collect_arrays("image", arrays),
+            captions=_collect_arrays("caption", arrays),
             views=about["views"],
-            unreadable=_a(int, about.get("unreadable", 0)),  # not in files of earlier versions
+            unreadable=_require_type(int, about.get("unreadable", 0)),  # not in files of earlier versions
         )
         check_views(features.views)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        told = str(error) if isinstance(error, InputError) else shown(repr(error))
-        raise InputError(f"{path}: not features saved by this package: {told}") from error
+        reason = str(error) if isinstance(error, InputError) else shown(repr(error))
+        raise InputError(f"{path}: not features saved by this package: {reason}") from error
     if not features.images:
         raise InputError(f"{path}: no features of images in it")
     return features
 
 
-def _dataset(about: Mapping[str, Any]) -> Dataset:
+def _read_dataset(about: Mapping[str, Any]) -> Dataset:
     lists = {
-        name: QueryGallery(**{side: tuple(_record(**entry) for entry in entries) for side, entries in sides.items()})
+        name: QueryGallery(
+            **{side: tuple(_read_record(**entry) for entry in entries) for side, entries in sides.items()}
+        )
         for name, sides in about["lists"].items()
     }
-    records = tuple(_record(**entry) for entry in about["records"])
-    return Dataset(_a(str, about["dataset"]), _a(str, about["root"]), records, lists=lists)
+    records = tuple(_read_record(**entry) for entry in about["records"])
+    return Dataset(_require_type(str, about["dataset"]), _require_type(str, about["root"]), records, lists=lists)
 
 
-def _plain(record: Record) -> dict[str, Any]:
+def _record_as_json(record: Record) -> dict[str, Any]:
     return {name: value for name, value in asdict(record).items() if value not in (None, "", (), {})}
 
 
-def _record(
+def _read_record(
     path: str,
     pid: int,
     camera: int = UNKNOWN,
@@ -163,34 +167,34 @@ def _record(
     **words: str,
 ) -> Record:
     for number in (pid, camera):
-        if abs(_a(int, number)) > MOST_LABEL:
+        if abs(_require_type(int, number)) > MOST_LABEL:
             raise ValueError(f"{number} is no label")
     return Record(
-        _a(str, path),
+        _require_type(str, path),
         pid,
         camera,
         None if view is None else View(view),
-        attributes=_texts(attributes or {}),
-        captions=tuple(_a(str, caption) for caption in _a(list, captions or [])),
-        tags=_texts(tags or {}),
-        **_texts(words),
+        attributes=_read_texts(attributes or {}),
+        captions=tuple(_require_type(str, caption) for caption in _require_type(list, captions or [])),
+        tags=_read_texts(tags or {}),
+        **_read_texts(words),
     )
 
 
-def _texts(values: Mapping[str, str]) -> dict[str, str]:
-    return {name: _a(str, value) for name, value in _a(dict, values).items()}
+def _read_texts(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: _require_type(str, value) for name, value in _require_type(dict, values).items()}
 
 
-def _a(kind: type[T], value: Any) -> T:
+def _require_type(kind: type[T], value: Any) -> T:
     if type(value) is not kind:
         raise TypeError(f"{shown(repr(value))} where a {kind.__name__} should be")
     return value
 
 
-def _named(kind: str, arrays: Sequence[np.ndarray]) -> dict[str, Any]:
+def _name_arrays(kind: str, arrays: Sequence[np.ndarray]) -> dict[str, Any]:
     return {f"{kind}_{number}": np.asarray(array, dtype=np.float32) for number, array in enumerate(arrays)}
 
 
-def _numbered(kind: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+def _collect_arrays(kind: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
     count = sum(name.startswith(f"{kind}_") for name in arrays)
     return tuple(arrays[f"{kind}_{number}"] for number in range(count))

@@ -1,4 +1,4 @@
-"""The numbers of one evaluation, with everything needed to read and compare them.
+"""Metrics of one evaluation: CMC, mAP and mINP, per query and by direction and camera pair.
 
 Shapes: N queries that have a match.
 """
@@ -69,7 +69,7 @@ class Metrics:
         cameras: the same for each pair of cameras, `1->6`.
         distance: how images were compared.
         views: whether the model was `given` the test images' views, `predicted` them or, empty, uses none.
-        fingerprint: tells query and gallery sets apart.
+        fingerprint: of the query and gallery sets.
         unreadable: test images of the dataset that could not be read and are neither query nor gallery.
         per_query: results query by query; None when they were not kept.
     """
@@ -108,12 +108,12 @@ def check_views(views: str) -> None:
         raise InputError(f"view source {views!r} unknown; it is given, predicted or, where no view is used, empty")
 
 
-def views_word(views: str) -> str:
+def format_views(views: str) -> str:
     """Return where views come from in words, of those that use none too."""
     return views or "not used"
 
 
-def means(per_query: PerQuery) -> dict[str, float]:
+def compute_means(per_query: PerQuery) -> dict[str, float]:
     """Return `NUMBERS`, the means over queries."""
     return {name: float(values.mean()) for name, values in per_query.percents().items()}
 
@@ -135,7 +135,7 @@ def break_down(
     numbers = {"Rank-1": scores.first <= 1, "mAP": scores.precision, "mINP": scores.inverse_penalty}
     columns = {name: 100 * np.bincount(which, weights=values) / counts for name, values in numbers.items()}
     return {
-        f"{label_name(query, view)}->{label_name(gallery, view)}": {
+        f"{format_label(query, view)}->{format_label(gallery, view)}": {
             "queries": int(counts[pair]),
             **{name: float(column[pair]) for name, column in columns.items()},
         }
@@ -143,8 +143,8 @@ def break_down(
     }
 
 
-def label_name(label: int, view: bool) -> str:
-    """Return what people call a view or camera number."""
+def format_label(label: int, view: bool) -> str:
+    """Return the name of a view or camera number."""
     if label == UNKNOWN:
         return "unknown"
     return View(label).word if view else str(label)

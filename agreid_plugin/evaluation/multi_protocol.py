@@ -24,10 +24,10 @@ from agreid_plugin.evaluation.retrieval import evaluate_distances, summarize
 from agreid_plugin.types import Record
 
 MakeDistances = Callable[[np.ndarray, np.ndarray], Distances]
-Pairs = list[tuple[np.ndarray, np.ndarray]]
+FeaturePairs = list[tuple[np.ndarray, np.ndarray]]
 
 
-def records_to_extract(dataset: Dataset, protocols: Iterable[Protocol]) -> list[Record]:
+def list_records(dataset: Dataset, protocols: Iterable[Protocol]) -> list[Record]:
     """Return every image that one of the protocols asks for, once, sorted by path."""
     found: dict[str, Record] = {}
     for protocol in protocols:
@@ -48,7 +48,7 @@ def evaluate_all(
 
     Args:
         features: the dataset's features; image protocols use the first kind, text protocols average all kinds.
-        protocols: the protocols; by default `covered`.
+        protocols: the protocols; by default `find_covered`.
         metric: of image protocols, `cosine` or `euclidean`; what several of them compare is compared once.
         distances: makes the distances of each image protocol instead, from its query and gallery features; `rerank`,
             for example.
@@ -95,12 +95,12 @@ def evaluate_all(
     return {str(task.protocol): replace(found[str(task.protocol)], unreadable=features.unreadable) for task in tasks}
 
 
-def covered(features: FeatureSet) -> list[Protocol]:
+def find_covered(features: FeatureSet) -> list[Protocol]:
     """Return the protocols that the dataset allows and of whose images every one has a feature."""
     return [task.protocol for task in _covered_tasks(features)]
 
 
-def sides(features: FeatureSet, protocol: Protocol) -> tuple[np.ndarray, np.ndarray, Meta, Meta]:
+def select_query_gallery(features: FeatureSet, protocol: Protocol) -> tuple[np.ndarray, np.ndarray, Meta, Meta]:
     """Return the first kind of features of a protocol's queries and gallery images, and what is known of both."""
     task = Task.choose(features, protocol)
     return *task.pairs()[0], *task.metas
@@ -134,7 +134,7 @@ def _evaluate_together(tasks: Sequence[Task], metric: str, memory: float) -> dic
 
 
 def _count(
-    counter: NegativeCounter, pairs: Pairs, rows: np.ndarray, columns: np.ndarray, metric: str, memory: float
+    counter: NegativeCounter, pairs: FeaturePairs, rows: np.ndarray, columns: np.ndarray, metric: str, memory: float
 ) -> None:
     chosen = [(query[as_slice(rows)], gallery[as_slice(columns)]) for query, gallery in pairs]
     distances = FeatureDistances(chosen, metric)
@@ -200,13 +200,13 @@ class Task:
         """What is known of both sides."""
         return self.query_meta, self.gallery_meta
 
-    def pairs(self) -> Pairs:
+    def pairs(self) -> FeaturePairs:
         """Return the features of both sides, (Q, D) and (G, D): of every kind under a text protocol, else the first."""
         pairs = feature_pairs(self.features, self.protocol.kind)
         return [(query[self.query], gallery[self.gallery]) for query, gallery in pairs]
 
 
-def feature_pairs(features: FeatureSet, kind: str) -> Pairs:
+def feature_pairs(features: FeatureSet, kind: str) -> FeaturePairs:
     """Return the features that all protocols of a kind choose from, for queries and for the gallery."""
     if kind == "image":
         return [(features.images[0], features.images[0])]

@@ -1,7 +1,7 @@
 """Published numbers: `projects/*/paper.yml` read and checked, and a run's numbers printed beside a paper's.
 
     paper: {title: ..., venue: CVPR, year: 2026, arxiv: "...", code: https://...}
-    method: ViSA                                   # what its own row is called in the tables
+    method: ViSA                                   # the name of its row in the tables
     name: ViSA                                     # what a list of methods calls it; left out: the folder's name
     architecture: ViSA                             # ours, if no other method shares it
     setting: {views: given, input: [256, 128]}     # how it tests: given, predicted or no views; height and width
@@ -34,19 +34,19 @@ from agreid_plugin.data.datasets.files import existing, shown
 from agreid_plugin.data.protocols import protocol as known_protocol
 from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, did_you_mean, said_of, unknown
-from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, check_views, views_word
+from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, check_views, format_views
 
 FILE_NAME = "paper.yml"
 KEYS = ("paper", "method", "name", "architecture", "setting", "headline", "cited_in", "tables")
-OF_PAPER = ("title", "venue", "year", "arxiv", "code")
+PAPER_KEYS = ("title", "venue", "year", "arxiv", "code")
 UNKNOWN = "unknown"
-"""The protocol of a number of which nobody can tell how it was measured."""
-OF_TABLE = ("table", "note", "columns", "rows", "except")
-OF_COLUMN = ("printed", "protocol", "mean_of", "metrics", "note")
-OF_EXCEPTION = ("rows", "printed", "protocol", "note")
-OURS = "this run"
-OTHER = "another protocol"
-COUNTED = {"queries": "queries", "gallery": "gallery images"}
+"""The protocol of a number if the paper does not say how it was measured."""
+TABLE_KEYS = ("table", "note", "columns", "rows", "except")
+COLUMN_KEYS = ("printed", "protocol", "mean_of", "metrics", "note")
+EXCEPTION_KEYS = ("rows", "printed", "protocol", "note")
+THIS_RUN = "this run"
+OTHER_PROTOCOL = "another protocol"
+COUNT_LABELS = {"queries": "queries", "gallery": "gallery images"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Paper:
         published: where, `CVPR 2026`.
         year: of the paper.
         link: where to read it or its code; empty if nowhere is known.
-        method: what its own rows are called.
+        method: the name of its rows in the tables.
         architecture: ours; empty if others share it.
         views: where it has test images' views from, `given` or `predicted`; empty if it uses none.
         input: height and width of a test image.
@@ -83,8 +83,8 @@ class Paper:
     rows: tuple[Published, ...]
     cited: bool
 
-    def own(self, protocol: str) -> Published | None:
-        """Return the method's own numbers under a protocol, from the first table that has them."""
+    def find_row(self, protocol: str) -> Published | None:
+        """Return the method's numbers under a protocol, from the first table that has them."""
         return next((row for row in self.rows if row.protocol == protocol and row.method == self.method), None)
 
     def __str__(self) -> str:
@@ -108,14 +108,14 @@ def load_paper(path: str | Path) -> Paper:
 
 
 def _paper(path: Path, cites: bool) -> Paper:
-    content = mapping(str(path), read_yaml(path), KEYS, needed=("paper", "method", "setting"))
-    about = mapping(f"{path}: paper", content["paper"], OF_PAPER, needed=("title", "venue", "year"))
-    setting = mapping(f"{path}: setting", content["setting"], ("views", "input"), needed=("views", "input"))
+    content = check_mapping(str(path), read_yaml(path), KEYS, needed=("paper", "method", "setting"))
+    about = check_mapping(f"{path}: paper", content["paper"], PAPER_KEYS, needed=("title", "venue", "year"))
+    setting = check_mapping(f"{path}: setting", content["setting"], ("views", "input"), needed=("views", "input"))
     project, cited = path.absolute().parent.name, "cited_in" in content
     if cited == ("tables" in content):
         raise InputError(f"{path}: give either tables or cited_in")
     if cited and not cites:
-        raise InputError(f"{path} has no tables of its own to be cited")
+        raise InputError(f"{path} has no tables to be cited")
     paper = Paper(
         project=project,
         name=content.get("name", project),
@@ -128,7 +128,7 @@ def _paper(path: Path, cites: bool) -> Paper:
         views=setting["views"],
         input=tuple(setting["input"]),
         headline=tuple(content.get("headline", ())),
-        rows=_cited_rows(path, content) if cited else rows_of(path, content["tables"]),
+        rows=_cited_rows(path, content) if cited else read_tables(path, content["tables"]),
         cited=cited,
     )
     _check(path, paper)
@@ -141,23 +141,23 @@ def _check(path: Path, paper: Paper) -> None:
     if len(paper.input) != 2 or not all(type(side) is int for side in paper.input):
         raise InputError(f"{path}: setting: input should be height and width, such as [256, 128]")
     for name in paper.headline:
-        if paper.own(name) is None:
+        if paper.find_row(name) is None:
             raise unknown(f"{path}: headline", name, {row.protocol for row in paper.rows if row.method == paper.method})
 
 
 def _cited_rows(path: Path, content: Mapping[str, Any]) -> tuple[Published, ...]:
-    """Return the method's own rows in other papers' tables."""
+    """Return the method's rows in other papers' tables."""
     found = []
     for project in content["cited_in"]:
         other = _paper(existing(path.absolute().parent.parent / project / FILE_NAME), cites=False)
-        own = [row for row in other.rows if row.method == content["method"]]
-        if not own:
+        rows = [row for row in other.rows if row.method == content["method"]]
+        if not rows:
             methods = sorted({row.method for row in other.rows})
             raise InputError(
                 f"{path}: cited_in {project}: no row {content['method']!r} in its tables"
                 f"{did_you_mean(content['method'], methods)}"
             )
-        found += [replace(row, table=f"{other.project}, {row.table}") for row in own]
+        found += [replace(row, table=f"{other.project}, {row.table}") for row in rows]
     return tuple(found)
 
 
@@ -184,23 +184,25 @@ class Published:
     about: str = ""
 
 
-def rows_of(path: Path, tables: Any) -> tuple[Published, ...]:
+def read_tables(path: Path, tables: Any) -> tuple[Published, ...]:
     """Return every row of every column of every table."""
     if not isinstance(tables, list) or not tables:
         raise InputError(f"{path}: tables should be a list of tables")
-    return tuple(row for place, table in enumerate(tables, start=1) for row in _table(f"{path}: table {place}", table))
+    return tuple(
+        row for place, table in enumerate(tables, start=1) for row in _read_table(f"{path}: table {place}", table)
+    )
 
 
-def _table(where: str, table: Any) -> Iterable[Published]:
-    table = mapping(where, table, OF_TABLE, needed=("table", "columns", "rows"))
+def _read_table(where: str, table: Any) -> Iterable[Published]:
+    table = check_mapping(where, table, TABLE_KEYS, needed=("table", "columns", "rows"))
     where = f"{where} ({table['table']})"
     if not isinstance(table["columns"], list) or not isinstance(table["rows"], dict):
         raise InputError(f"{where}: columns should be a list, and rows have a method's name and a list of numbers each")
-    columns = [_column(f"{where}: column {place}", each) for place, each in enumerate(table["columns"], start=1)]
+    columns = [_read_column(f"{where}: column {place}", each) for place, each in enumerate(table["columns"], start=1)]
     printed = [column["printed"] for column in columns]
     if len(set(printed)) < len(printed):
         raise InputError(f"{where}: two columns are printed alike; tell them apart, as CARGO ALL and CP2108 ALL")
-    changes = _exceptions(where, table, printed)
+    changes = _read_exceptions(where, table, printed)
     for method, values in table["rows"].items():
         _check_values(f"{where}: row {shown(str(method))}", values, sum(len(column["metrics"]) for column in columns))
         rest = list(values)
@@ -219,8 +221,8 @@ def _table(where: str, table: Any) -> Iterable[Published]:
             )
 
 
-def _column(where: str, column: Any) -> Mapping[str, Any]:
-    column = mapping(where, column, OF_COLUMN, needed=("printed", "metrics"))
+def _read_column(where: str, column: Any) -> Mapping[str, Any]:
+    column = check_mapping(where, column, COLUMN_KEYS, needed=("printed", "metrics"))
     protocols = [column["protocol"]] if "protocol" in column else column.get("mean_of", [])
     for name in protocols:
         _check_protocol(where, name)
@@ -236,12 +238,12 @@ def _check_protocol(where: str, name: Any) -> None:
             raise InputError(f"protocol {name!r} should be written {known_protocol(str(name))}")
 
 
-def _exceptions(
+def _read_exceptions(
     where: str, table: Mapping[str, Any], printed: Sequence[str]
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
     found = {}
     for each in table.get("except", []):
-        each = mapping(f"{where}: except", each, OF_EXCEPTION, needed=("rows", "printed", "note"))
+        each = check_mapping(f"{where}: except", each, EXCEPTION_KEYS, needed=("rows", "printed", "note"))
         if each["printed"] not in printed:
             raise unknown(f"{where}: except: column", str(each["printed"]), printed)
         if "protocol" in each:
@@ -260,7 +262,7 @@ def _check_values(where: str, values: Any, expected: int) -> None:
         raise InputError(f"{where} has {len(values)} values, but the columns have {expected} numbers")
 
 
-def mapping(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] = ()) -> Mapping[str, Any]:
+def check_mapping(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] = ()) -> Mapping[str, Any]:
     """Return a mapping that has the needed keys and no other than the known ones."""
     if not isinstance(given, dict):
         raise InputError(f"{where}: expected keys with values, found a {type(given).__name__}")
@@ -273,7 +275,7 @@ def mapping(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] =
     return given
 
 
-def beside_paper(paper: Paper, results: Sequence[Metrics], card: Mapping[str, Any] | None = None) -> str:
+def compare_with_paper(paper: Paper, results: Sequence[Metrics], card: Mapping[str, Any] | None = None) -> str:
     """Return a run's numbers beside a paper's as text; those on AG-Synth are left out, which no paper has.
 
     Args:
@@ -287,38 +289,37 @@ def beside_paper(paper: Paper, results: Sequence[Metrics], card: Mapping[str, An
     unlike = f"not comparable: {', '.join(made)} of this run is AG-Synth, which no paper has"
     if made and not results:
         return unlike
-    blocks = {entry.protocol: _block(paper, entry) for entry in results}
+    blocks = {entry.protocol: _format_protocol(paper, entry) for entry in results}
     without = [name for name, text in blocks.items() if not text]
     lines = [f"{paper}: {paper.title}", *(["numbers as other papers print them"] if paper.cited else [])]
     lines += [unlike] if made else []
-    lines += [*_warnings(paper, results, card or {}), *(text for text in blocks.values() if text)]
+    lines += [*_list_warnings(paper, results, card or {}), *(text for text in blocks.values() if text)]
     if without:
         lines.append(f"no number in this paper: {', '.join(without)}")
     return "\n".join(lines)
 
 
-def _warnings(paper: Paper, results: Sequence[Metrics], card: Mapping[str, Any]) -> list[str]:
-    """Return what keeps the run as a whole from being compared with the paper's own rows."""
-    off = [text for text in map(_other_counts, results) if text]
+def _list_warnings(paper: Paper, results: Sequence[Metrics], card: Mapping[str, Any]) -> list[str]:
+    """Return why the run does not compare with the paper's rows, a line each."""
+    off = [text for text in map(_compare_counts, results) if text]
     lines = [f"not comparable, another dataset or copy: {'; '.join(off)}"] if off else []
-    setting = _other_setting(paper, results, card)
+    setting = _compare_setting(paper, results, card)
     return [*lines, *([f"not {paper.method}'s setting: {'; '.join(setting)}"] if setting else []), ""]
 
 
-def _other_counts(entry: Metrics) -> str:
-    """Say that queries and gallery are not as many as published, nothing if they are or nobody knows."""
+def _compare_counts(entry: Metrics) -> str:
+    """Describe counts of queries and gallery images that differ from the published ones; empty if none do."""
     found = {"queries": entry.queries + entry.skipped_queries, "gallery": entry.gallery}
-    published = published_counts(entry.protocol)
     off = {
-        what: said
-        for what, said in published.items()
-        if found[what] not in (said if isinstance(said, list) else [said])
+        what: published
+        for what, published in find_published_counts(entry.protocol).items()
+        if found[what] not in (published if isinstance(published, list) else [published])
     }
-    told = [f"{found[what]:,} {COUNTED[what]} ({_listed(said)} published)" for what, said in off.items()]
-    return f"{entry.protocol} has {' and '.join(told)}" if told else ""
+    counts = [f"{found[what]:,} {COUNT_LABELS[what]} ({_format_counts(each)} published)" for what, each in off.items()]
+    return f"{entry.protocol} has {' and '.join(counts)}" if counts else ""
 
 
-def published_counts(name: str) -> dict[str, Any]:
+def find_published_counts(name: str) -> dict[str, Any]:
     """Return how many queries and gallery images a protocol has, as far as that is published."""
     dataset, _, short = name.partition("/")
     figures = published_figures(dataset)
@@ -327,26 +328,27 @@ def published_counts(name: str) -> dict[str, Any]:
         if not counts and known_protocol(name).kind == "text" and short == "T2I":
             test = figures.get("splits", {}).get("test", {})
             counts = {"queries": test.get("captions"), "gallery": test.get("images")}
-    except InputError:  # a host's own dataset
+    except InputError:  # a dataset of the host
         return {}
-    return {what: counts[what] for what in COUNTED if counts.get(what)}
+    return {what: counts[what] for what in COUNT_LABELS if counts.get(what)}
 
 
-def _other_setting(paper: Paper, results: Iterable[Metrics], card: Mapping[str, Any]) -> list[str]:
-    """Say in what the run does not test as the paper does."""
+def _compare_setting(paper: Paper, results: Iterable[Metrics], card: Mapping[str, Any]) -> list[str]:
+    """Describe how the run's test settings differ from the paper's."""
     setup = card.get("setup", {})
-    views = sorted({views_word(entry.views) for entry in results} - {views_word(paper.views)})
+    views = sorted({format_views(entry.views) for entry in results} - {format_views(paper.views)})
     size = setup.get("input")
     checks = {
-        f"views {', '.join(views)} (there {views_word(paper.views)})": bool(views),
-        f"images of {_size(size)} (there {_size(paper.input)})": size is not None and tuple(size) != paper.input,
+        f"views {', '.join(views)} (there {format_views(paper.views)})": bool(views),
+        f"images of {_format_size(size)} (there {_format_size(paper.input)})": size is not None
+        and tuple(size) != paper.input,
         f"the {setup.get('variant')} variant": setup.get("variant", "") not in ("", "paper"),
         "distances re-ranked": any("rerank" in entry.distance.replace("-", "") for entry in results),
     }
     return [text for text, differs in checks.items() if differs]
 
 
-def _block(paper: Paper, ours: Metrics) -> str:
+def _format_protocol(paper: Paper, ours: Metrics) -> str:
     """Return the table of one protocol, with every row of the columns that have numbers of it."""
     columns = {(row.table, row.printed) for row in paper.rows if row.protocol == ours.protocol}
     rows = [row for row in paper.rows if (row.table, row.printed) in columns]
@@ -354,24 +356,24 @@ def _block(paper: Paper, ours: Metrics) -> str:
         return ""
     numbers = [name for name in NUMBERS if any(name in row.numbers for row in rows)]
     notes = list(dict.fromkeys(row.note for row in rows if row.note))
-    table = [[OURS, "", *(ours[name] for name in numbers), "", ""]]
+    table = [[THIS_RUN, "", *(ours[name] for name in numbers), "", ""]]
     for row in rows:
         other = "" if row.protocol == ours.protocol else row.protocol
         mark = f"[{notes.index(row.note) + 1}]" if row.note else ""
-        table.append([row.method, _place(row), *(row.numbers.get(name) for name in numbers), other, mark])
-    head = [ours.protocol, "where", *numbers, OTHER, "note"]
+        table.append([row.method, _format_place(row), *(row.numbers.get(name) for name in numbers), other, mark])
+    head = [ours.protocol, "where", *numbers, OTHER_PROTOCOL, "note"]
     text = tabulate(table, head, tablefmt="github", floatfmt=".2f", missingval="-")
     about = dict.fromkeys(f"{row.table}: {row.about}" for row in rows if row.about)
     return "\n".join([text, *about, *(f"[{place}] {note}" for place, note in enumerate(notes, start=1)), ""])
 
 
-def _place(row: Published) -> str:
+def _format_place(row: Published) -> str:
     return f"{row.table}, {row.printed}"
 
 
-def _listed(said: Any) -> str:
-    return " or ".join(f"{number:,}" for number in (said if isinstance(said, list) else [said]))
+def _format_counts(published: Any) -> str:
+    return " or ".join(f"{number:,}" for number in (published if isinstance(published, list) else [published]))
 
 
-def _size(size: Sequence[int] | None) -> str:
+def _format_size(size: Sequence[int] | None) -> str:
     return "x".join(map(str, size or ()))

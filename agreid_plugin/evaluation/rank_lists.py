@@ -1,4 +1,4 @@
-"""The first images of a query's ranking under a protocol, as the numbers see it.
+"""Rank lists: the first images of a query's ranking under a protocol, in the order that the metrics use.
 
 Shapes: Q queries, G gallery images.
 """
@@ -52,7 +52,7 @@ class RankList:
     caption: str = ""
 
 
-def chosen_rows(per_query: PerQuery, count: int, choice: str = "even", seed: int = 0) -> list[int]:
+def choose_queries(per_query: PerQuery, count: int, choice: str = "even", seed: int = 0) -> list[int]:
     """Choose queries that have a match.
 
     Args:
@@ -75,7 +75,7 @@ def chosen_rows(per_query: PerQuery, count: int, choice: str = "even", seed: int
     return per_query.row[places.round().astype(int)].tolist()
 
 
-def rank_lists(
+def build_rank_lists(
     features: FeatureSet, protocol: Protocol, comparison: RankingOptions, rows: Sequence[int], top: int = 10
 ) -> list[RankList]:
     """Return the rankings of some queries, without the images that the protocol hides from them.
@@ -96,7 +96,7 @@ def rank_lists(
     queries, gallery = _queries(protocol, task.selection.query), task.selection.gallery
     query_meta, gallery_meta = task.metas
     wanted = np.asarray(rows, dtype=np.int64)
-    distances = comparison.between(task).rows(wanted)
+    distances = comparison.compute_distances(task).rows(wanted)
     hidden = hidden_mask(protocol, query_meta[wanted], gallery_meta)
     found = []
     for row, far, out in zip(wanted.tolist(), distances, hidden, strict=True):

@@ -1,4 +1,4 @@
-"""Where each query's true matches stand in its ranking, and the numbers that follow.
+"""Ranks of true matches, and the scores that follow from them: average precision, INP, first rank.
 
 Equal distances are resolved against the query, everywhere: a match stands behind every negative at its distance, so
 that constant features never look good and the order of the gallery never matters.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-FEW = 24  # up to so many limits, counting each is faster than sorting the row
+MAX_COUNTED = 24  # up to so many limits, counting each is faster than sorting the row
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Ranking:
 
 def count_within(distances: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Return for each limit how many of the distances are not above it."""
-    if len(limits) <= FEW:
+    if len(limits) <= MAX_COUNTED:
         return np.array([np.count_nonzero(distances <= limit) for limit in limits], dtype=np.int64)
     return np.searchsorted(np.sort(distances), limits, side="right")
 

@@ -1,4 +1,4 @@
-"""How features are compared: plain distances, re-ranked ones, expanded queries; and what is computed from them."""
+"""Ranking options: metric, re-ranking and query expansion, and the metrics and thresholds computed with them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Expansion:
 
 @dataclass(frozen=True)
 class RankingOptions:
-    """The distances that an evaluation goes by.
+    """How an evaluation computes distances.
 
     Attributes:
         metric: `cosine` or `euclidean`.
         rerank: how to re-rank the distances; None leaves them as they are.
         expansion: how to expand the features of both sides before; None leaves them as they are.
         memory: megabytes to use on top of the features.
-        keys: what the user calls `rerank` and `expansion`, for complaints.
+        keys: the user's names of `rerank` and `expansion`, for error messages.
     """
 
     metric: str = "cosine"
@@ -54,7 +54,7 @@ class RankingOptions:
     keys: tuple[str, str] = ("rerank", "expansion")
 
     def check(self, protocol: Protocol) -> None:
-        """Refuse comparisons that look for images like the query's for a query that is none."""
+        """Refuse re-ranking and expansion under a text protocol: both need the query to be an image."""
         for key, chosen in zip(self.keys, (self.rerank, self.expansion), strict=True):
             if chosen and protocol.kind == "text":
                 raise InputError(f"{protocol} asks with sentences, which {key} cannot compare: switch it off")
@@ -67,19 +67,20 @@ class RankingOptions:
         made = self.distances if self.rerank or self.expansion else None
         return list(evaluate_all(features, protocols, metric=self.metric, distances=made, memory=self.memory).values())
 
-    def thresholds(self, features: FeatureSet, protocol: Protocol) -> Calibration:
+    def calibrate(self, features: FeatureSet, protocol: Protocol) -> Calibration:
         """Choose same-person thresholds under a protocol."""
         self.check(protocol)
         task = Task.choose(features, protocol)
-        return calibrate_distances(self.between(task), *task.metas, protocol, memory=self.memory, views=features.views)
+        distances = self.compute_distances(task)
+        return calibrate_distances(distances, *task.metas, protocol, memory=self.memory, views=features.views)
 
-    def between(self, task: Task) -> Distances:
-        """Return the distances between a protocol's queries and its gallery, those that `compute` goes by."""
+    def compute_distances(self, task: Task) -> Distances:
+        """Return the distances between a protocol's queries and its gallery that `compute` uses."""
         pairs = task.pairs()
         return FeatureDistances(pairs) if task.protocol.kind == "text" else self.distances(*pairs[0])
 
     def distances(self, query: np.ndarray, gallery: np.ndarray) -> Distances:
-        """Return the distances between two sides' features, (Q, D) and (G, D)."""
+        """Return the distances between query and gallery features, (Q, D) and (G, D)."""
         if self.expansion:
             query, gallery = expand(query, gallery, **asdict(self.expansion))
         if self.rerank:

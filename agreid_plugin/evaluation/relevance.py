@@ -93,7 +93,7 @@ class Matches:
     def _visible(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the visible gallery images, query after query, and where each query's end."""
         by_pid = np.argsort(self.query.pid, kind="stable")
-        found = [self._visible_to(rows) for rows in np.split(by_pid, _steps(self.query.pid[by_pid]))]
+        found = [self._visible_to(rows) for rows in np.split(by_pid, _find_steps(self.query.pid[by_pid]))]
         rows, columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
         columns = columns[np.argsort(rows, kind="stable")]
         return columns, np.cumsum(np.bincount(rows, minlength=len(self.query)))
@@ -106,7 +106,7 @@ class Matches:
         return rows[places], columns[matches]
 
 
-def _steps(values: np.ndarray) -> np.ndarray:
+def _find_steps(values: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.diff(values)) + 1
 
 
@@ -167,8 +167,8 @@ class NegativeCounter:
         Queries that see different images are apart, so that no distance is computed that no protocol asks for; rows
         of one group have all their columns in common.
         """
-        asks = _flags([seen.rows for seen in self._visible_images])
-        offers = _flags([seen.columns for seen in self._visible_images])
+        asks = _flag_places([seen.rows for seen in self._visible_images])
+        offers = _flag_places([seen.columns for seen in self._visible_images])
         rows = np.flatnonzero(asks.any(axis=0))
         patterns, pattern = np.unique(asks[:, rows], axis=1, return_inverse=True)
         alike: dict[bytes, list[int]] = {}
@@ -194,7 +194,7 @@ class NegativeCounter:
         for seen in self._visible_images:
             for each in seen.requests:
                 found[each.number].append(Negatives(each.query, each.match, seen.counts(each)))
-        return [_join(parts) for parts in found]
+        return [_concatenate(parts) for parts in found]
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class _VisibleImages:
             distances[person] = kept  # of the block, in which other protocols count
 
 
-def _join(parts: Sequence[Negatives]) -> Negatives:
+def _concatenate(parts: Sequence[Negatives]) -> Negatives:
     query, gallery, count = zip(*((part.query, part.gallery, part.count) for part in parts), strict=True)
     return Negatives(np.concatenate(query), np.concatenate(gallery), np.concatenate(count))
 
@@ -278,7 +278,7 @@ def as_slice(places: np.ndarray) -> np.ndarray | slice:
     return slice(places[0], places[-1] + 1) if np.all(np.diff(places) == 1) else places
 
 
-def _flags(places: Sequence[np.ndarray]) -> np.ndarray:
+def _flag_places(places: Sequence[np.ndarray]) -> np.ndarray:
     flags = np.zeros((len(places), 1 + max(each.max() for each in places)), dtype=bool)
     for line, each in zip(flags, places, strict=True):
         line[each] = True

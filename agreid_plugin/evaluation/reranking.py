@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.distances import Distances, FeatureDistances
-from agreid_plugin.evaluation.validation import FeatureArray, checked_pair
+from agreid_plugin.evaluation.validation import FeatureArray, check_pair
 
 ROWS = 2048  # images whose neighbors are expanded together
 PAIRS = 8192  # pairs whose features are gathered together
-SHARE = 2 / 3  # of a neighbor's own neighbors that have to be shared before they join
+SHARE = 2 / 3  # of a neighbor's neighbors that have to be shared before they are added
 MEAN_ROWS = 1024  # images whose neighbors' features are gathered together
 NEIGHBOR_ROWS = 256  # images whose distances to all others are made together on a GPU
 
@@ -47,7 +47,7 @@ def rerank(
         weight: share of the first distance, lambda in the paper.
 
     Example:
-        Directions in degrees: the query is at 0. The image at -9 is the nearest, but its own neighbors are others;
+        Directions in degrees: the query is at 0. The image at -9 is the nearest, but its neighbors are others;
         the one at 10 has the query among its nearest three.
 
         >>> import numpy as np
@@ -62,12 +62,12 @@ def rerank(
     if min(k1, k2) < 1 or not 0 <= weight <= 1:
         raise InputError(f"re-ranking needs k1 and k2 above 0 and a weight in 0..1, got {k1}, {k2} and {weight}")
     first = FeatureDistances([(query, gallery)], metric)
-    weights = _neighbor_weights(joined(query, gallery, normalize=metric == "cosine"), k1, k2)
+    weights = _neighbor_weights(join_features(query, gallery, normalize=metric == "cosine"), k1, k2)
     name = f"{metric}, re-ranked (k1 {k1}, k2 {k2}, weight {weight:g})"
-    return _Reranked(first, weights[: len(query)], weights[len(query) :].tocsc(), weight, name)
+    return _RerankedDistances(first, weights[: len(query)], weights[len(query) :].tocsc(), weight, name)
 
 
-class _Reranked(Distances):
+class _RerankedDistances(Distances):
     """Jaccard distances between rows of neighbor weights, mixed with the first distances."""
 
     def __init__(self, first: Distances, query: sparse.csr_array, gallery: sparse.csc_array, weight: float, name: str):
@@ -84,18 +84,18 @@ class _Reranked(Distances):
 
     def _common(self, row: int) -> np.ndarray:
         """Return the weight a query shares with each gallery image, (G,)."""
-        own = slice(self._query.indptr[row], self._query.indptr[row + 1])
-        near = self._gallery[:, self._query.indices[own]]
-        near.data = np.minimum(near.data, np.repeat(self._query.data[own], np.diff(near.indptr)))
+        row_slice = slice(self._query.indptr[row], self._query.indptr[row + 1])
+        near = self._gallery[:, self._query.indices[row_slice]]
+        near.data = np.minimum(near.data, np.repeat(self._query.data[row_slice], np.diff(near.indptr)))
         return near.sum(axis=1)
 
 
 def _neighbor_weights(features: Tensor, k1: int, k2: int) -> sparse.csr_array:
     """Return (N, N) weights, each row a distribution over an image's neighbors."""
-    places = nearest(features, k1)[1]
+    places = find_nearest(features, k1)[1]
     near = _reciprocal(places, k1)
     half = _reciprocal(places, round(k1 / 2) + 1)
-    blocks = [_joined_by_neighbors(near[start : start + ROWS], half) for start in range(0, len(places), ROWS)]
+    blocks = [_add_shared_neighbors(near[start : start + ROWS], half) for start in range(0, len(places), ROWS)]
     weights = _softmax(features, sparse.vstack(blocks, format="csr"))
     return (_graph(places, k2) @ weights / min(k2, places.shape[1])).tocsr()
 
@@ -113,7 +113,7 @@ def _reciprocal(places: np.ndarray, k: int) -> sparse.csr_array:
     return graph.multiply(graph.T.tocsr()).tocsr()
 
 
-def _joined_by_neighbors(near: sparse.csr_array, half: sparse.csr_array) -> sparse.csr_array:
+def _add_shared_neighbors(near: sparse.csr_array, half: sparse.csr_array) -> sparse.csr_array:
     """Add to each image's neighbors those of a neighbor that shares enough of them; nonzero means neighbor."""
     shared = (near @ half).multiply(near).tocsr()  # `half` is symmetric
     sizes = half.sum(axis=1)
@@ -147,22 +147,22 @@ def expand(
     Args:
         query: (Q, D) features.
         gallery: (G, D) features.
-        k: how many features make the mean, its own included.
+        k: how many features make the mean, with the image itself.
         alpha: the larger, the less a distant neighbor counts; a negative cosine keeps its sign.
         times: how often to do it.
 
     Returns:
         The new query and gallery features.
     """
-    features = joined(query, gallery, normalize=False)
+    features = join_features(query, gallery, normalize=False)
     for _ in range(times):
-        features = _expanded(features, k, alpha)
+        features = _expand_once(features, k, alpha)
     array = features.numpy(force=True)
     return array[: len(query)], array[len(query) :]
 
 
-def _expanded(features: Tensor, k: int, alpha: float) -> Tensor:
-    squared, places = nearest(F.normalize(features, dim=1), k)
+def _expand_once(features: Tensor, k: int, alpha: float) -> Tensor:
+    squared, places = find_nearest(F.normalize(features, dim=1), k)
     cosines = 1 - squared / 2
     weights = torch.from_numpy(np.sign(cosines) * np.abs(cosines) ** alpha).to(features)  # (N, K)
     mean = torch.empty_like(features)
@@ -173,31 +173,31 @@ def _expanded(features: Tensor, k: int, alpha: float) -> Tensor:
     return mean
 
 
-def joined(query: FeatureArray, gallery: FeatureArray, normalize: bool) -> Tensor:
+def join_features(query: FeatureArray, gallery: FeatureArray, normalize: bool) -> Tensor:
     """Return the features of both sides in one, queries first, of length 1 if so wanted."""
-    features = torch.cat(checked_pair(query, gallery))
+    features = torch.cat(check_pair(query, gallery))
     return F.normalize(features, dim=1, out=features) if normalize else features
 
 
-def nearest(features: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+def find_nearest(features: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return squared Euclidean distances and places of the K nearest of each image, itself included, (N, K) each.
 
     There are fewer than `k` if there are fewer images. faiss does it on CPU, torch on any other device.
     """
     k = min(k, len(features))
-    return _by_faiss(features, k) if features.device.type == "cpu" else _by_torch(features, k)
+    return _find_by_faiss(features, k) if features.device.type == "cpu" else _find_by_torch(features, k)
 
 
-def _by_faiss(features: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _find_by_faiss(features: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
     array = np.ascontiguousarray(features.numpy())
     return faiss.knn(array, array, k, metric=faiss.METRIC_L2)
 
 
-def _by_torch(features: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _find_by_torch(features: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
     squares = features.square().sum(dim=1)
     found = []
-    for rows, own in zip(features.split(NEIGHBOR_ROWS), squares.split(NEIGHBOR_ROWS), strict=True):
-        distances = torch.addmm(squares, rows, features.T, alpha=-2) + own[:, None]  # (B, N)
+    for rows, lengths in zip(features.split(NEIGHBOR_ROWS), squares.split(NEIGHBOR_ROWS), strict=True):
+        distances = torch.addmm(squares, rows, features.T, alpha=-2) + lengths[:, None]  # (B, N)
         found.append(distances.topk(k, largest=False))
     values, places = (torch.cat(parts).numpy(force=True) for parts in zip(*found, strict=True))
     return values, places

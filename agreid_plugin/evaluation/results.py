@@ -1,4 +1,4 @@
-"""results.json: the numbers of a run by dataset and protocol, and the table people read.
+"""Results of a run: results.json with metrics by dataset and protocol, and tables of them.
 
 Results of single queries, which comparisons need, are in results.queries.npz beside it.
 """
@@ -19,16 +19,16 @@ from agreid_plugin.data.datasets.arrays import read_arrays
 from agreid_plugin.data.datasets.files import MOST_LABEL, read_json, shown
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.confidence import require_comparable
-from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, means, views_word
+from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, compute_means, format_views
 
 FILE_NAME = "results.json"
 DETAILS = ("source", "distance", "views", "skipped", "directions", "cameras", "fingerprint")
-SHOWN = ("Rank-1", "Rank-5", "Rank-10", "mAP", "mINP")
+TABLE_NUMBERS = ("Rank-1", "Rank-5", "Rank-10", "mAP", "mINP")
 
 Results = Mapping[str, Mapping[str, Metrics]]
 
 
-def as_results(metrics: Iterable[Metrics]) -> dict[str, dict[str, Metrics]]:
+def group_by_dataset(metrics: Iterable[Metrics]) -> dict[str, dict[str, Metrics]]:
     """Return metrics by dataset and protocol, in their order; one protocol twice is refused."""
     found: dict[str, dict[str, Metrics]] = {}
     for entry in metrics:
@@ -42,7 +42,7 @@ def as_results(metrics: Iterable[Metrics]) -> dict[str, dict[str, Metrics]]:
 def save_results(path: str | Path, metrics: Iterable[Metrics]) -> None:
     """Write results.json and, beside it, the results of single queries."""
     path = Path(path)
-    results = as_results(metrics)
+    results = group_by_dataset(metrics)
     content = {
         dataset: {protocol: {**entry.as_dict(), **_details(entry)} for protocol, entry in entries.items()}
         for dataset, entries in results.items()
@@ -51,7 +51,7 @@ def save_results(path: str | Path, metrics: Iterable[Metrics]) -> None:
     with (
         told_unwritten(path),
         whole_file(path) as numbers,
-        whole_file(_side_file(path)) as queries,
+        whole_file(_queries_file(path)) as queries,
         queries.open("wb") as file,
     ):
         numbers.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -63,11 +63,11 @@ def load_results(path: str | Path) -> dict[str, dict[str, Metrics]]:
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
     content = read_json(path, dict)
-    beside = _side_file(path)
+    beside = _queries_file(path)
     arrays = read_arrays(beside, "results of single queries") if beside.exists() else {}
     try:
         return {
-            dataset: {name: _metrics(f"{dataset}/{name}", entry, arrays) for name, entry in entries.items()}
+            dataset: {name: _read_metrics(f"{dataset}/{name}", entry, arrays) for name, entry in entries.items()}
             for dataset, entries in content.items()
         }
     except InputError as error:
@@ -76,31 +76,40 @@ def load_results(path: str | Path) -> dict[str, dict[str, Metrics]]:
         raise InputError(f"{path}: not results of this package: {shown(repr(error))}") from error
 
 
-def table(metrics: Iterable[Metrics]) -> str:
+def format_table(metrics: Iterable[Metrics]) -> str:
     """Return one run's numbers, a line for each protocol with its full name and source.
 
     Below it stands how many test images could not be read, if any.
     """
     metrics = list(metrics)
-    head = ["protocol", *SHOWN, "queries", "skipped", "gallery", "views", "distance", "source"]
+    head = ["protocol", *TABLE_NUMBERS, "queries", "skipped", "gallery", "views", "distance", "source"]
     rows = [
-        [entry.protocol, *_shown(entry), *_counts(entry), views_word(entry.views), entry.distance, entry.source]
+        [
+            entry.protocol,
+            *_table_numbers(entry),
+            *_counts(entry),
+            format_views(entry.views),
+            entry.distance,
+            entry.source,
+        ]
         for entry in metrics
     ]
-    return tabulate(rows, head, tablefmt="github", floatfmt=".2f") + _unread(metrics)
+    return tabulate(rows, head, tablefmt="github", floatfmt=".2f") + _format_unreadable(metrics)
 
 
-def short_table(metrics: Iterable[Metrics]) -> str:
+def format_short_table(metrics: Iterable[Metrics]) -> str:
     """Return the same in 80 columns: only the numbers and how many queries they are the means of."""
     metrics = list(metrics)
-    head = ["protocol", *SHOWN, "queries"]
-    rows = [[entry.protocol, *(f"{n:.2f}" for n in _shown(entry)), str(entry.queries)] for entry in metrics]
+    head = ["protocol", *TABLE_NUMBERS, "queries"]
+    rows = [[entry.protocol, *(f"{n:.2f}" for n in _table_numbers(entry)), str(entry.queries)] for entry in metrics]
     align = ["left", *["right"] * (len(head) - 1)]
-    # A head of its own would be set two characters wider than its words.
-    return tabulate([head, *rows], tablefmt="plain", colalign=align, disable_numparse=True) + _unread(metrics)
+    # A header row would be set two characters wider than its words.
+    return tabulate([head, *rows], tablefmt="plain", colalign=align, disable_numparse=True) + _format_unreadable(
+        metrics
+    )
 
 
-def _unread(metrics: Iterable[Metrics]) -> str:
+def _format_unreadable(metrics: Iterable[Metrics]) -> str:
     counts = {entry.protocol.partition("/")[0]: entry.unreadable for entry in metrics if entry.unreadable}
     lines = [
         f"\n{dataset}: test images that cannot be read and are not in these numbers: {count}"
@@ -109,17 +118,19 @@ def _unread(metrics: Iterable[Metrics]) -> str:
     return "".join(lines)
 
 
-def comparison_table(runs: Mapping[str, Metrics]) -> str:
+def format_comparison(runs: Mapping[str, Metrics]) -> str:
     """Return several runs' numbers under one protocol, a line for each run; refuses what does not compare."""
     require_comparable(runs)
-    head = ["run", *SHOWN, "queries", "skipped", "gallery", "views", "distance"]
-    rows = [[name, *_shown(run), *_counts(run), views_word(run.views), run.distance] for name, run in runs.items()]
+    head = ["run", *TABLE_NUMBERS, "queries", "skipped", "gallery", "views", "distance"]
+    rows = [
+        [name, *_table_numbers(run), *_counts(run), format_views(run.views), run.distance] for name, run in runs.items()
+    ]
     first = next(iter(runs.values()))
     return f"{first.protocol} ({first.source})\n\n" + tabulate(rows, head, tablefmt="github", floatfmt=".2f")
 
 
-def _shown(entry: Metrics) -> list[float]:
-    return [entry[name] for name in SHOWN]
+def _table_numbers(entry: Metrics) -> list[float]:
+    return [entry[name] for name in TABLE_NUMBERS]
 
 
 def _counts(entry: Metrics) -> list[int]:
@@ -131,10 +142,10 @@ def _details(entry: Metrics) -> dict[str, Any]:
     return {**{name: getattr(entry, name) for name in DETAILS}, **unread}
 
 
-def _metrics(name: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Metrics:
+def _read_metrics(name: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Metrics:
     values = {number: entry[number] for number in NUMBERS}
-    per_query = _per_query(name, arrays)
-    if per_query is not None and not np.isclose(means(per_query)["mAP"], float(values["mAP"])):
+    per_query = _read_per_query(name, arrays)
+    if per_query is not None and not np.isclose(compute_means(per_query)["mAP"], float(values["mAP"])):
         raise InputError(f"{name}: the single queries' results beside {FILE_NAME} are of another run")
     details = {detail: entry[detail] for detail in DETAILS}
     _check_entry(values, entry)
@@ -150,20 +161,20 @@ def _metrics(name: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarra
 
 
 def _check_entry(values: Mapping[str, Any], entry: Mapping[str, Any]) -> None:
-    """Refuse what no table could be made of."""
+    """Refuse values that no table can show."""
     parts = [part for detail in ("directions", "cameras") for part in entry[detail].values()]
     numbers = [*values.values(), *(number for part in parts for number in part.values())]
     counts = [entry["queries"], entry["gallery"], entry.get("unreadable", 0), *entry["skipped"].values()]
     if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
-        raise TypeError("a number is none")
+        raise TypeError("a metric is not a finite number")
     if not all(type(count) is int and 0 <= count <= MOST_LABEL for count in counts):
-        raise TypeError("a count is none")
+        raise TypeError("a count is not a whole number")
     if not all(isinstance(entry[detail], str) for detail in ("source", "distance", "views", "fingerprint")):
-        raise TypeError("a text is none")
+        raise TypeError("a text is not a string")
     check_views(entry["views"])
 
 
-def _side_file(path: Path) -> Path:
+def _queries_file(path: Path) -> Path:
     return path.with_suffix(".queries.npz")
 
 
@@ -177,9 +188,9 @@ def _query_arrays(results: Results) -> dict[str, Any]:
     }
 
 
-def _per_query(name: str, arrays: Mapping[str, np.ndarray]) -> PerQuery | None:
+def _read_per_query(name: str, arrays: Mapping[str, np.ndarray]) -> PerQuery | None:
     prefix = f"{name}/"
-    own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-    if own and {(array.ndim, len(array)) for array in own.values()} != {(1, len(own.get("row", ())))}:
+    found = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+    if found and {(array.ndim, len(array)) for array in found.values()} != {(1, len(found.get("row", ())))}:
         raise InputError(f"{name}: the single queries' results beside {FILE_NAME} are damaged; evaluate again")
-    return PerQuery(**own) if own else None
+    return PerQuery(**found) if found else None

@@ -13,7 +13,7 @@ import numpy as np
 
 from agreid_plugin.data.protocols import Meta, Protocol
 from agreid_plugin.evaluation.distances import MEMORY, Distances, FeatureDistances, blocks
-from agreid_plugin.evaluation.metrics import Breakdown, Metrics, PerQuery, break_down, check_views, means
+from agreid_plugin.evaluation.metrics import Breakdown, Metrics, PerQuery, break_down, check_views, compute_means
 from agreid_plugin.evaluation.ranking import Scores, score
 from agreid_plugin.evaluation.relevance import Matches, NegativeCounter, Negatives, ProtocolRows
 from agreid_plugin.evaluation.validation import FeatureArray, Paths
@@ -48,7 +48,7 @@ def evaluate(
         paths: query and gallery images, for complaints about their features.
 
     Example:
-        The query's nearest image is of its own camera, which the protocol hides; then come a negative and a match.
+        The query's nearest image is of the same camera, which the protocol hides; then come a negative and a match.
 
         >>> import numpy as np
         >>> from agreid_plugin.data.protocols import Meta, protocol
@@ -85,7 +85,7 @@ def evaluate_text(
 
     Args:
         pairs: (caption features, image features), one or more, for example global and local ones; their cosine
-            similarities are averaged. Each caption is a query of its own.
+            similarities are averaged. Each caption is one query.
         caption_meta: identities of the captions, see `caption_meta`.
         image_meta: identities of the gallery images.
         protocol: the protocol.
@@ -128,7 +128,7 @@ def summarize(matches: Matches, counted: Negatives, distance: str, views: str = 
     return Metrics(
         protocol=str(matches.protocol),
         source=matches.protocol.source,
-        values=means(per_query),
+        values=compute_means(per_query),
         queries=len(per_query),
         skipped=matches.skipped,
         gallery=len(gallery),

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agreid_plugin.evaluation.confidence import Interval, draws_of
+from agreid_plugin.evaluation.confidence import Interval, bootstrap_counts
 from agreid_plugin.evaluation.distances import Distances, blocks
-from agreid_plugin.evaluation.metrics import label_name
+from agreid_plugin.evaluation.metrics import format_label
 from agreid_plugin.evaluation.relevance import Matches
 
 GRID = 1000  # thresholds looked at in a draw, dense where impostors are few
 ROC_POINTS = 100  # of them that a report keeps
-KEPT = 2**20  # so many impostor pairs are always kept
-SPARE = 2  # times the highest rate asked for: a draw of identities may have to look further than the whole set
+MIN_IMPOSTORS = 2**20  # fewer impostor pairs are never dropped
+RATE_MARGIN = 2  # times the highest rate asked for: a draw of identities may have to look further than the whole set
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class OperatingPoint:
         threshold: pairs up to this distance are the same person.
         threshold_interval: its confidence interval.
         tpr: share of genuine pairs within the threshold.
-        tpr_interval: its confidence interval, the threshold chosen anew in every draw.
+        tpr_interval: its confidence interval, with a threshold chosen in every draw.
     """
 
     fpr: float
@@ -71,8 +71,8 @@ class Curve:
             for distances, identities in (pairs.nearest_impostors(), pairs.genuine_pairs())
         )
 
-    def measures(self, rate: float) -> bool:
-        """Say whether there are pairs enough to measure a false positive rate, and people enough to draw from."""
+    def can_measure(self, rate: float) -> bool:
+        """Whether there are enough pairs to measure a false positive rate, and enough people to draw from."""
         return bool(rate * self._impostors.sum() >= 1 and self._genuine.any() and len(self._genuine) > 1)
 
     def direction(self, rates: Sequence[float], draws: int, level: float, seed: int) -> Direction:
@@ -84,9 +84,9 @@ class Curve:
             OperatingPoint(
                 rate,
                 float(threshold),
-                Interval.of(samples[:, place, 0], level),
+                Interval.from_samples(samples[:, place, 0], level),
                 self._tpr(threshold),
-                Interval.of(samples[:, place, 1], level),
+                Interval.from_samples(samples[:, place, 1], level),
             )
             for place, (rate, threshold) in enumerate(zip(rates, thresholds, strict=True))
         ]
@@ -110,9 +110,9 @@ class Curve:
         return np.unique(np.concatenate([[none], distances[ranks], thresholds]).astype(np.float32))
 
     def _draw(self, grid: np.ndarray, rates: Sequence[float], draws: int, seed: int) -> np.ndarray:
-        within = [_within(*pairs, grid, len(self._genuine)) for pairs in (self._false, self._true)]
+        within = [_count_within(*pairs, grid, len(self._genuine)) for pairs in (self._false, self._true)]
         found = []
-        for drawn in draws_of(len(self._genuine), draws, seed):
+        for drawn in bootstrap_counts(len(self._genuine), draws, seed):
             with np.errstate(invalid="ignore"):  # a draw without pairs has no rate: NaN, left out
                 fpr = drawn @ within[0] / (drawn @ self._impostors)[:, None]
                 tpr = drawn @ within[1] / (drawn @ self._genuine)[:, None]
@@ -127,7 +127,7 @@ class Curve:
         return tuple((float(rate), self._tpr(threshold)) for rate, threshold in zip(fpr, shown, strict=True))
 
 
-def _within(distances: np.ndarray, identities: np.ndarray, grid: np.ndarray, count: int) -> np.ndarray:
+def _count_within(distances: np.ndarray, identities: np.ndarray, grid: np.ndarray, count: int) -> np.ndarray:
     """Return how many pairs of each identity are within each threshold, (I, T)."""
     bins = np.searchsorted(grid, distances, side="left")
     inside = bins < len(grid)
@@ -155,7 +155,7 @@ class Pairs:
         self._same: list[tuple[np.ndarray, np.ndarray]] = []
         self._near: list[tuple[np.ndarray, np.ndarray]] = []
         self._held = 0
-        self._capacity = max(KEPT, int(np.ceil(SPARE * highest_rate * possible)))
+        self._capacity = max(MIN_IMPOSTORS, int(np.ceil(RATE_MARGIN * highest_rate * possible)))
         self._bound = np.float32(np.inf)
 
     def add_genuine(self, distances: np.ndarray, identities: np.ndarray) -> None:
@@ -170,17 +170,17 @@ class Pairs:
         self._near.append((near, np.full(len(near), identity, dtype=np.int32)))
         self._held += len(near)
         if self._held > 1.25 * self._capacity:
-            self._forget()
+            self._drop_farthest()
 
     def nearest_impostors(self) -> tuple[np.ndarray, np.ndarray]:
         """Return distances and query identities of the impostor pairs that were kept, nearest first."""
-        return _sorted(self._near)
+        return _sort_pairs(self._near)
 
     def genuine_pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return distances and query identities of the genuine pairs, nearest first."""
-        return _sorted(self._same)
+        return _sort_pairs(self._same)
 
-    def _forget(self) -> None:
+    def _drop_farthest(self) -> None:
         distances, identities = (np.concatenate(column) for column in zip(*self._near, strict=True))
         kept = np.argpartition(distances, self._capacity)[: self._capacity]
         self._near = [(distances[kept], identities[kept])]
@@ -193,7 +193,7 @@ def collect_pairs(distances: Distances, matches: Matches, highest_rate: float, m
     views = np.unique(matches.query.view), np.unique(matches.gallery.view)
     pids, identity = np.unique(matches.query.pid, return_inverse=True)
     found = {
-        (query, gallery): Pairs(len(pids), _possible(matches, query, gallery), highest_rate)
+        (query, gallery): Pairs(len(pids), _count_possible(matches, query, gallery), highest_rate)
         for query in views[0]
         for gallery in views[1]
     }
@@ -201,7 +201,7 @@ def collect_pairs(distances: Distances, matches: Matches, highest_rate: float, m
         block = distances.rows(rows)
         _add_genuine(found, block, rows, identity, matches)
         _add_impostors(found, matches.keep_negatives(rows, block), rows, identity, matches)
-    return {f"{label_name(q, view=True)}->{label_name(g, view=True)}": pairs for (q, g), pairs in found.items()}
+    return {f"{format_label(q, view=True)}->{format_label(g, view=True)}": pairs for (q, g), pairs in found.items()}
 
 
 def _add_genuine(found: dict, block: np.ndarray, rows: np.ndarray, identity: np.ndarray, matches: Matches) -> None:
@@ -222,11 +222,11 @@ def _add_impostors(found: dict, block: np.ndarray, rows: np.ndarray, identity: n
             pairs.add_impostors(values[values < np.inf], identity[row])
 
 
-def _possible(matches: Matches, query_view: int, gallery_view: int) -> int:
+def _count_possible(matches: Matches, query_view: int, gallery_view: int) -> int:
     return int(np.sum(matches.query.view == query_view)) * int(np.sum(matches.gallery.view == gallery_view))
 
 
-def _sorted(chunks: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def _sort_pairs(chunks: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     distances, identities = (np.concatenate(column) for column in zip(*chunks, strict=True))
     order = np.argsort(distances)
     return distances[order], identities[order]

@@ -17,11 +17,11 @@ from agreid_plugin.errors import InputError
 FeatureArray: TypeAlias = np.ndarray | Tensor
 Paths: TypeAlias = tuple[Sequence[str] | None, Sequence[str] | None]
 
-SHOWN = 3  # images spelled out in a complaint about many
-ALIKE = 0.9999
+MAX_NAMED = 3  # images named in an error message about many
+COLLAPSE_COSINE = 0.9999
 """Cosine above which every pair of features must lie for them to have collapsed."""
-LEAST = 4
-"""Images below which nothing is said: two or three may be alike."""
+MIN_IMAGES = 4
+"""Fewer images are not judged: two or three may be alike."""
 
 
 def as_features(features: FeatureArray, side: str, paths: Sequence[str] | None = None) -> Tensor:
@@ -29,8 +29,8 @@ def as_features(features: FeatureArray, side: str, paths: Sequence[str] | None =
 
     Args:
         features: (N, D) of any number type.
-        side: `query` or `gallery`, for complaints.
-        paths: the images, for complaints.
+        side: `query` or `gallery`, for error messages.
+        paths: the images, for error messages.
     """
     tensor = torch.as_tensor(features).detach()
     if tensor.ndim != 2 or 0 in tensor.shape:
@@ -40,7 +40,7 @@ def as_features(features: FeatureArray, side: str, paths: Sequence[str] | None =
     return tensor
 
 
-def checked_pair(query: FeatureArray, gallery: FeatureArray, paths: Paths = (None, None)) -> tuple[Tensor, Tensor]:
+def check_pair(query: FeatureArray, gallery: FeatureArray, paths: Paths = (None, None)) -> tuple[Tensor, Tensor]:
     """Return the features of both sides as `as_features` does; their widths have to be equal."""
     query, gallery = as_features(query, "query", paths[0]), as_features(gallery, "gallery", paths[1])
     if query.shape[1] != gallery.shape[1]:
@@ -56,19 +56,19 @@ def check_lengths(side: str, images: int, **others: int) -> None:
 
 
 def _refuse_bad_numbers(features: Tensor, side: str, paths: Sequence[str] | None) -> None:
-    # The squared length is not finite either if it does not fit float32, and no distance could be made of it.
+    # The squared length is not finite either if it does not fit float32, and then no distance can be computed.
     squares = torch.linalg.vector_norm(features, dim=1).square()
     bad = (~squares.isfinite()).nonzero()[:, 0].tolist()
     if bad:
-        names = [str(paths[row]) if paths is not None else f"row {row}" for row in bad[:SHOWN]]
-        more = ", ..." if len(bad) > SHOWN else ""
+        names = [str(paths[row]) if paths is not None else f"row {row}" for row in bad[:MAX_NAMED]]
+        more = ", ..." if len(bad) > MAX_NAMED else ""
         raise InputError(
             f"{len(bad)} of {len(features)} {side} features have NaN, infinite or huge numbers, "
             f"nothing was ranked: {', '.join(names)}{more}"
         )
 
 
-def least_cosine(features: np.ndarray | Tensor) -> float:
+def bound_cosines(features: np.ndarray | Tensor) -> float:
     """Return a number that no cosine between two of the features is below: (N, D).
 
     It is found from each feature's angle to the mean direction, in one pass: two that are no further than an angle
@@ -86,13 +86,13 @@ def least_cosine(features: np.ndarray | Tensor) -> float:
     return float(angle.cos()) if angle < torch.pi else -1.0
 
 
-def collapse(features: np.ndarray | Tensor) -> str:
-    """Say that features have collapsed to one; nothing if they have not.
+def describe_collapse(features: np.ndarray | Tensor) -> str:
+    """Return a sentence if features have collapsed to one vector, else an empty string.
 
-    They have if there are `LEAST` of them or more, and no two have a cosine below `ALIKE`. Networks that have learned
-    nothing yet are far from it: `least_cosine` of small ResNets, ViTs and VDTs with random weights was 0.72 at most, of
+    They have if there are `MIN_IMAGES` of them or more, and no two have a cosine below `COLLAPSE_COSINE`. Untrained
+    networks are far from it: `bound_cosines` of small ResNets, ViTs and VDTs with random weights was 0.72 at most, of
     ResNets that a hundredfold learning rate had ruined it was 0.99996 or more.
     """
-    if len(features) < LEAST or (cosine := least_cosine(features)) < ALIKE:
+    if len(features) < MIN_IMAGES or (cosine := bound_cosines(features)) < COLLAPSE_COSINE:
         return ""
     return f"the features of {len(features)} different images are all alike (no cosine below {cosine:.6f})"

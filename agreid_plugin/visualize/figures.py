@@ -14,7 +14,7 @@ from agreid_plugin.data.images import read_image
 from agreid_plugin.data.transforms import PLRM
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet, load_features
-from agreid_plugin.evaluation.rank_lists import RankList, chosen_rows, rank_lists
+from agreid_plugin.evaluation.rank_lists import RankList, build_rank_lists, choose_queries
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.inference.encoder import load_untrained
 from agreid_plugin.inference.evaluation_sets import Tested, examples, extracted
@@ -67,11 +67,11 @@ class Subject:
 
 
 def draw_ranks(subject: Subject, order: str = "random", queries: int = 5, top: int = 10, seed: int = 0) -> Rendering:
-    """Draw queries with the first images of their rankings; see `chosen_rows` for the order."""
+    """Draw queries with the first images of their rankings; see `choose_queries` for the order."""
     features, protocol, comparison = subject.features, subject.protocol, subject.tested.comparison
     (metrics,) = comparison.compute(features, [protocol])
-    rows = chosen_rows(metrics.per_query, queries, order, seed)
-    found = rank_lists(features, protocol, comparison, rows, top)
+    rows = choose_queries(metrics.per_query, queries, order, seed)
+    found = build_rank_lists(features, protocol, comparison, rows, top)
     precision = dict(zip(metrics.per_query.row.tolist(), metrics.per_query.precision.tolist(), strict=True))
     notes = [f"AP {100 * precision[row]:.1f} %" for row in rows]
     word = "evenly spread" if order == "even" else order

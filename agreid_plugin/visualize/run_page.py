@@ -18,7 +18,7 @@ from agreid_plugin.engine.run_card import read_run_card
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.evaluation.results import SHOWN
+from agreid_plugin.evaluation.results import TABLE_NUMBERS
 from agreid_plugin.inference.evaluation_sets import load_tested
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.retrieval.result_page import embed_image, render_page
@@ -175,10 +175,10 @@ def _results(folder: Path) -> Section:
         raise InputError(f"{folder} has no {RESULTS}: fastreid eval makes one")
     found = [entry for entries in load_results(folder).values() for entry in entries.values()]
     rows = [
-        [entry.protocol, *(f"{entry[name]:.1f}" for name in SHOWN), str(entry.queries), str(entry.gallery)]
+        [entry.protocol, *(f"{entry[name]:.1f}" for name in TABLE_NUMBERS), str(entry.queries), str(entry.gallery)]
         for entry in found
     ]
-    return Section("Results", "In percent.", rows, ["protocol", *SHOWN, "queries", "gallery"])
+    return Section("Results", "In percent.", rows, ["protocol", *TABLE_NUMBERS, "queries", "gallery"])
 
 
 def _training(folder: Path, protocol: str) -> Section:

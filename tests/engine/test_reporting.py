@@ -13,7 +13,7 @@ from agreid_plugin.engine.checkpoints import surviving_the_disk
 from agreid_plugin.engine.report import computable, report, save_thresholds, speak_through
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
-from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 
 _logger = logging.getLogger("a_host.run")
@@ -22,7 +22,7 @@ _logger = logging.getLogger("a_host.run")
 @pytest.fixture(scope="module")
 def features(agsynth) -> FeatureSet:
     dataset = load("CARGO", agsynth)
-    records = EvaluationSet(dataset, choose(dataset)).records
+    records = EvaluationSet(dataset, choose_protocols(dataset)).records
     array = np.random.default_rng(0).standard_normal((len(records), 4)).astype(np.float32)
     return FeatureSet(dataset, records, (array,))
 
@@ -60,7 +60,7 @@ def test_results_are_written_and_shown(features, tmp_path, caplog):
 def test_protocols_without_features_are_left_out(features, caplog):
     caplog.set_level(logging.INFO)
     every = [protocol.name for protocol in computable(features, [])]
-    assert every == list(choose(features.dataset))
+    assert every == list(choose_protocols(features.dataset))
     aerial = [place for place, record in enumerate(features.records) if record.view == 0]
     some = FeatureSet(features.dataset, [features.records[n] for n in aerial], (features.images[0][aerial],))
     assert [protocol.name for protocol in computable(some, [], _logger)] == ["A2A"]
@@ -76,7 +76,7 @@ def test_thresholds_are_kept_by_protocol(features, tmp_path, caplog):
     chosen = computable(wide, ["ALL"])
     save_thresholds(tmp_path, RankingOptions(), wide, chosen, _logger)
     kept = json.loads((tmp_path / "calibration_CARGO_ALL.json").read_text())
-    assert kept == json.loads(json.dumps(RankingOptions().thresholds(wide, chosen[0]).as_dict()))
+    assert kept == json.loads(json.dumps(RankingOptions().calibrate(wide, chosen[0]).as_dict()))
     assert f"same-person thresholds of CARGO/ALL in {tmp_path}" in caplog.text
 
 

@@ -84,7 +84,7 @@ def test_rates_hold_and_are_the_best_possible(seed, hide):
 def test_forgetting_far_impostors_changes_no_threshold(monkeypatch):
     case, protocol = random_case(0, queries=60, gallery=200), make_protocol()
     whole = calibrate(*case.features, *case.metas, protocol, fprs=[0.01, 0.1], draws=5)
-    monkeypatch.setattr(roc, "KEPT", 1)
+    monkeypatch.setattr(roc, "MIN_IMPOSTORS", 1)
     few = calibrate(*case.features, *case.metas, protocol, fprs=[0.01, 0.1], draws=5, memory=TINY)
     assert len(whole.directions) == 9
     for name in whole.directions:

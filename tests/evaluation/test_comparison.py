@@ -75,7 +75,7 @@ def test_memory_changes_no_number(features):
 def test_thresholds_are_those_of_the_distances(features):
     query, gallery = np.split(features.images[0], [len(CASE.query)])
     wanted = calibrate(query, gallery, *CASE.metas, PROTOCOL, metric="euclidean", views="given")
-    assert RankingOptions("euclidean").thresholds(features, PROTOCOL) == wanted
+    assert RankingOptions("euclidean").calibrate(features, PROTOCOL) == wanted
 
 
 def test_thresholds_of_sentences_go_by_what_the_numbers_go_by():
@@ -86,7 +86,7 @@ def test_thresholds_of_sentences_go_by_what_the_numbers_go_by():
     features = FeatureSet(Dataset("TEST", "", tuple(records)), records, tuple(images), tuple(captions))
     distances = FeatureDistances(list(zip(captions, images, strict=True)))
     comparison, metas = RankingOptions("euclidean"), (caption_meta(records), Meta.of(records))
-    assert comparison.thresholds(features, TEXT) == calibrate_distances(distances, *metas, TEXT)
+    assert comparison.calibrate(features, TEXT) == calibrate_distances(distances, *metas, TEXT)
     assert comparison.compute(features, [TEXT])[0].values == evaluate_distances(distances, *metas, TEXT).values
 
 
@@ -98,4 +98,4 @@ def test_sentences_are_not_compared_like_images(features):
     with pytest.raises(InputError, match=r"which TEST\.AQE cannot compare"):
         RankingOptions(expansion=MEAN, keys=("TEST.RERANK", "TEST.AQE")).compute(features, [TEXT])
     with pytest.raises(InputError, match="which rerank cannot compare"):
-        RankingOptions(rerank=AGAIN).thresholds(features, TEXT)
+        RankingOptions(rerank=AGAIN).calibrate(features, TEXT)

@@ -6,8 +6,8 @@ from evaluation_cases import make_protocol, random_case
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import NUMBERS, Metrics, PerQuery, compare, confidence, evaluate
-from agreid_plugin.evaluation.confidence import CHUNK, Interval, draws_of, resampled_means
-from agreid_plugin.evaluation.metrics import means
+from agreid_plugin.evaluation.confidence import CHUNK, Interval, bootstrap_counts, resample_means
+from agreid_plugin.evaluation.metrics import compute_means
 
 
 def run(precision, pids, **values) -> Metrics:
@@ -16,11 +16,11 @@ def run(precision, pids, **values) -> Metrics:
         np.arange(len(pids)), np.asarray(pids), precision, precision / 2, np.where(precision > 0.5, 1, 3)
     )
     values = {"protocol": "CARGO/A2G", "source": "ViSA", "gallery": 9, **values}
-    return Metrics(values=means(per_query), queries=len(pids), skipped={}, per_query=per_query, **values)
+    return Metrics(values=compute_means(per_query), queries=len(pids), skipped={}, per_query=per_query, **values)
 
 
 def test_draws_are_fixed_by_the_seed_and_complete():
-    first, again, other = (np.concatenate(list(draws_of(5, CHUNK + 3, seed))) for seed in (1, 1, 2))
+    first, again, other = (np.concatenate(list(bootstrap_counts(5, CHUNK + 3, seed))) for seed in (1, 1, 2))
     assert first.shape == (CHUNK + 3, 5)
     assert (first.sum(axis=1) == 5).all()
     np.testing.assert_array_equal(first, again)
@@ -29,7 +29,7 @@ def test_draws_are_fixed_by_the_seed_and_complete():
 
 def test_means_of_draws_by_hand():
     # person 1 has one query, person 2 three: a draw of both has mean (8 + 6) / 4, of one twice 8 or 2
-    found = resampled_means(np.array([[8.0], [1.0], [2.0], [3.0]]), np.array([1, 2, 2, 2]), draws=50)
+    found = resample_means(np.array([[8.0], [1.0], [2.0], [3.0]]), np.array([1, 2, 2, 2]), draws=50)
     assert set(found[:, 0]) == {8.0, 3.5, 2.0}
 
 
@@ -69,7 +69,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
 
 def test_level_has_to_be_a_share():
     with pytest.raises(InputError, match="confidence level 95"):
-        Interval.of(np.arange(9.0), 95)
+        Interval.from_samples(np.arange(9.0), 95)
 
 
 def test_a_better_run_is_seen_and_a_lucky_one_is_not():

@@ -9,8 +9,8 @@ from agreid_plugin.evaluation import (
     evaluate,
     evaluate_all,
     evaluate_text,
+    list_records,
     load_features,
-    records_to_extract,
     rerank,
     save_features,
 )
@@ -116,7 +116,7 @@ def test_list_files_are_kept(tmp_path):
 def test_records_to_extract_are_each_image_once():
     dataset = cargo().dataset
     wanted = [protocol("CARGO/A2G"), protocol("CARGO/A2A")]
-    found = records_to_extract(dataset, wanted)
+    found = list_records(dataset, wanted)
     assert [r.path for r in found] == [
         r.path for r in dataset.records if r.split == "gallery" or (r.split == "query" and r.view is View.AERIAL)
     ]

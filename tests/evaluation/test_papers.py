@@ -53,8 +53,8 @@ def test_a_paper_is_taken_apart_into_rows(tmp_path):
         ("Mine", "ALL", "CARGO/ALL", {"Rank-1": 70, "mAP": 65.5}, ""),
         ("Mine", "A<->G", "CARGO/A2G", {"mAP": None}, ""),
     ]
-    assert paper.own("CARGO/ALL").numbers["mAP"] == 65.5
-    assert paper.own("CARGO/AG-both") is None
+    assert paper.find_row("CARGO/ALL").numbers["mAP"] == 65.5
+    assert paper.find_row("CARGO/AG-both") is None
 
 
 def test_a_paper_can_be_what_others_cite_of_it(tmp_path):
@@ -70,7 +70,7 @@ def test_a_paper_can_be_what_others_cite_of_it(tmp_path):
     with pytest.raises(InputError, match=r"no row 'VTD' in its tables.*did you mean VDT"):
         load_paper(tmp_path / "VDT")
     (tmp_path / "VDT" / "paper.yml").write_text(yaml.safe_dump({**content, "cited_in": ["VDT"]}))
-    with pytest.raises(InputError, match="has no tables of its own"):
+    with pytest.raises(InputError, match="has no tables to be cited"):
         load_paper(tmp_path / "VDT")
 
 

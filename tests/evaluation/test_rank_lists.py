@@ -10,7 +10,7 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.protocols import protocol
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
-from agreid_plugin.evaluation.rank_lists import chosen_rows, rank_lists
+from agreid_plugin.evaluation.rank_lists import build_rank_lists, choose_queries
 from agreid_plugin.evaluation.ranking_options import RankingOptions, Reranking
 from agreid_plugin.retrieval.result_page import INK
 from agreid_plugin.types import Record, View
@@ -48,7 +48,7 @@ def described() -> FeatureSet:
 
 
 def test_by_hand():
-    (found,) = rank_lists(by_hand(), protocol("CARGO/ALL"), RankingOptions(), [0], top=3)
+    (found,) = build_rank_lists(by_hand(), protocol("CARGO/ALL"), RankingOptions(), [0], top=3)
     assert (found.protocol, found.row, found.query.path, found.caption) == ("CARGO/ALL", 0, "q.png", "")
     told = [(each.rank, each.record.path, each.right) for each in found.listed]
     assert told == [(1, "3.png", True), (2, "2.png", False), (3, "1.png", True)]  # 0 is hidden; ties go to the stranger
@@ -62,16 +62,16 @@ def test_by_hand():
 def test_the_first_match_stands_where_the_numbers_have_it(name, comparison):
     features, chosen = drawn_at_random(), protocol("CARGO", name)
     (metrics,) = comparison.compute(features, [chosen])
-    rows = chosen_rows(metrics.per_query, 100)
+    rows = choose_queries(metrics.per_query, 100)
     assert rows == metrics.per_query.row.tolist()
     for first, found in zip(
-        metrics.per_query.first, rank_lists(features, chosen, comparison, rows, top=100), strict=True
+        metrics.per_query.first, build_rank_lists(features, chosen, comparison, rows, top=100), strict=True
     ):
         assert next(each.rank for each in found.listed if each.right) == found.first_right == first
 
 
 def test_captions_ask():
-    found = rank_lists(described(), protocol("TAG-PEDES/T2I"), RankingOptions(), [0, 2], top=1)
+    found = build_rank_lists(described(), protocol("TAG-PEDES/T2I"), RankingOptions(), [0, 2], top=1)
     assert [(each.caption, each.listed[0].record.path, each.listed[0].right) for each in found] == [
         ("tall", "a", True),
         ("small", "a", False),
@@ -81,20 +81,20 @@ def test_captions_ask():
 def test_queries_are_chosen_evenly_or_by_how_bad_they_are():
     (metrics,) = RankingOptions().compute(drawn_at_random(), [protocol("CARGO/ALL")])
     rows, precision = metrics.per_query.row, metrics.per_query.precision
-    even = chosen_rows(metrics.per_query, 3)
+    even = choose_queries(metrics.per_query, 3)
     assert (even[0], even[-1], len(even)) == (rows[0], rows[-1], 3)
-    worst = chosen_rows(metrics.per_query, 2, "worst")
+    worst = choose_queries(metrics.per_query, 2, "worst")
     assert [precision[rows.tolist().index(row)] for row in worst] == sorted(precision)[:2]
 
 
 def test_the_best_and_any_queries_are_chosen():
     (metrics,) = RankingOptions().compute(drawn_at_random(), [protocol("CARGO/ALL")])
     rows, precision = metrics.per_query.row.tolist(), metrics.per_query.precision
-    best = chosen_rows(metrics.per_query, 2, "best")
+    best = choose_queries(metrics.per_query, 2, "best")
     assert [precision[rows.index(row)] for row in best] == sorted(precision, reverse=True)[:2]
-    drawn = [tuple(chosen_rows(metrics.per_query, 3, "random", seed)) for seed in range(8)]
+    drawn = [tuple(choose_queries(metrics.per_query, 3, "random", seed)) for seed in range(8)]
     assert len(set(drawn)) > 1
-    assert drawn[0] == tuple(chosen_rows(metrics.per_query, 3, "random", 0))
+    assert drawn[0] == tuple(choose_queries(metrics.per_query, 3, "random", 0))
     assert all(len(set(each)) == 3 and set(each) <= set(rows) for each in drawn)
 
 
@@ -102,7 +102,7 @@ def test_a_picture_tells_right_from_wrong(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("q", 0, 1, 2, 3, 4):
         Image.new("RGB", (32, 64), (9, 9, 200)).save(f"{name}.png")
-    (found,) = rank_lists(by_hand(), protocol("CARGO/ALL"), RankingOptions(), [0], top=2)
+    (found,) = build_rank_lists(by_hand(), protocol("CARGO/ALL"), RankingOptions(), [0], top=2)
     picture = sheet([found], "CARGO/ALL")
     assert picture.height == HEAD + ROW
     assert [picture.getpixel(place_of(0, rank)) for rank in range(3)] == [INK, RIGHT, WRONG]
@@ -115,7 +115,7 @@ def test_the_first_right_one_is_known_and_written_though_it_is_not_drawn(tmp_pat
     features, chosen = drawn_at_random(), protocol("CARGO", "ALL")
     (metrics,) = RankingOptions().compute(features, [chosen])
     row, first = next(pair for pair in zip(metrics.per_query.row, metrics.per_query.first, strict=True) if pair[1] > 2)
-    (found,) = rank_lists(features, chosen, RankingOptions(), [row], top=1)
+    (found,) = build_rank_lists(features, chosen, RankingOptions(), [row], top=1)
     assert (found.first_right, len(found.listed)) == (first, 1)
     monkeypatch.chdir(tmp_path)
     for each in (found.query, found.listed[0].record):
@@ -130,7 +130,7 @@ def test_a_caption_stands_in_the_place_of_an_image(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         Image.new("RGB", (32, 64), (9, 9, 200)).save(name, format="PNG")
-    (found,) = rank_lists(described(), protocol("TAG-PEDES/T2I"), RankingOptions(), [1], top=2)
+    (found,) = build_rank_lists(described(), protocol("TAG-PEDES/T2I"), RankingOptions(), [1], top=2)
     place = np.asarray(sheet([found], "TAG-PEDES/T2I"))[HEAD:, MARGIN : MARGIN + CELL[0]]
     assert place.min() == min(INK)
     assert not (place == (9, 9, 200)).all(axis=-1).any()
@@ -138,9 +138,9 @@ def test_a_caption_stands_in_the_place_of_an_image(tmp_path, monkeypatch):
 
 def test_what_cannot_be_listed_is_refused():
     with pytest.raises(InputError, match="top=0 should be 1 or more"):
-        rank_lists(by_hand(), protocol("CARGO/ALL"), RankingOptions(), [0], top=0)
+        build_rank_lists(by_hand(), protocol("CARGO/ALL"), RankingOptions(), [0], top=0)
     (metrics,) = RankingOptions().compute(by_hand(), [protocol("CARGO/ALL")])
     with pytest.raises(InputError, match=r"choice 'bad' unknown"):
-        chosen_rows(metrics.per_query, 1, "bad")
+        choose_queries(metrics.per_query, 1, "bad")
     with pytest.raises(InputError, match="count=0 should be 1 or more"):
-        chosen_rows(metrics.per_query, 0)
+        choose_queries(metrics.per_query, 0)

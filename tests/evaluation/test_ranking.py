@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from fastreid.evaluation.rank import eval_market1501
 
-from agreid_plugin.evaluation.ranking import FEW, count_within, rank, score
+from agreid_plugin.evaluation.ranking import MAX_COUNTED, count_within, rank, score
 
 
 def test_scores_by_hand():
@@ -14,7 +14,7 @@ def test_scores_by_hand():
     assert scores.first.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("limits", [0, 1, FEW, FEW + 1, 3 * FEW])
+@pytest.mark.parametrize("limits", [0, 1, MAX_COUNTED, MAX_COUNTED + 1, 3 * MAX_COUNTED])
 def test_counting_and_sorting_agree_with_ties(limits):
     rng = np.random.default_rng(limits)
     distances, limits = rng.integers(0, 9, 200).astype(np.float32), rng.integers(-1, 11, limits).astype(np.float32)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from agreid_plugin.data.protocols import Meta
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import evaluate_distances, expand, rerank
-from agreid_plugin.evaluation.reranking import _by_faiss, _by_torch
+from agreid_plugin.evaluation.reranking import _find_by_faiss, _find_by_torch
 from agreid_plugin.types import Record
 
 
@@ -88,6 +88,6 @@ def test_expansion_with_a_fractional_power_of_a_negative_cosine():
 
 def test_both_neighbor_searches_agree():
     features = torch.cat(people(2))
-    faiss, ours = _by_faiss(features, 7), _by_torch(features, 7)
+    faiss, ours = _find_by_faiss(features, 7), _find_by_torch(features, 7)
     np.testing.assert_allclose(faiss[0], ours[0], atol=1e-4)
     np.testing.assert_array_equal(faiss[1], ours[1])

@@ -11,14 +11,14 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import (
     NUMBERS,
     Metrics,
-    as_results,
     compare,
-    comparison_table,
     evaluate,
+    format_comparison,
+    format_short_table,
+    format_table,
+    group_by_dataset,
     load_results,
     save_results,
-    short_table,
-    table,
 )
 
 
@@ -85,11 +85,11 @@ def test_missing_file_is_named(tmp_path):
 
 def test_one_protocol_twice_is_refused():
     with pytest.raises(InputError, match="TEST/ALL stands twice"):
-        as_results([metrics(), metrics()])
+        group_by_dataset([metrics(), metrics()])
 
 
 def test_table_names_protocol_source_and_views():
-    text = table([metrics("ALL"), metrics("A2G", views="")])
+    text = format_table([metrics("ALL"), metrics("A2G", views="")])
     head, _, first, second = text.splitlines()
     assert [cell.strip() for cell in head.split("|")[1:4]] == ["protocol", "Rank-1", "Rank-5"]
     assert "TEST/ALL" in first
@@ -105,17 +105,17 @@ def test_the_short_table_fits_a_terminal_under_every_protocol_of_ours():
         for dataset in DATASETS
         for each in protocols(dataset).values()
     ]
-    lines = short_table(entries).splitlines()
+    lines = format_short_table(entries).splitlines()
     assert len(lines) == len(entries) + 1
     assert max(map(len, lines)) <= 80
 
 
 def test_comparison_table_is_of_one_protocol():
-    text = comparison_table({"first": metrics(), "second": metrics()})
+    text = format_comparison({"first": metrics(), "second": metrics()})
     assert text.startswith("TEST/ALL (paper of ALL)\n")
     assert "| first" in text
     assert "| second" in text
     with pytest.raises(InputError, match=r"different protocols do not compare: a: TEST/ALL .*; b: TEST/A2G"):
-        comparison_table({"a": metrics(), "b": metrics("A2G")})
+        format_comparison({"a": metrics(), "b": metrics("A2G")})
     with pytest.raises(InputError, match="different view sources"):
-        comparison_table({"a": metrics(), "b": metrics(views="predicted")})
+        format_comparison({"a": metrics(), "b": metrics(views="predicted")})

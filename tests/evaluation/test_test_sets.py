@@ -6,7 +6,13 @@ import pytest
 from agreid_plugin.data.datasets import Dataset, load
 from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.evaluation_sets import VALIDATION, EvaluationSet, check_sides, choose, with_validation
+from agreid_plugin.evaluation.evaluation_sets import (
+    VALIDATION,
+    EvaluationSet,
+    add_validation,
+    check_query_gallery,
+    choose_protocols,
+)
 from agreid_plugin.synth import make_agsynth
 from agreid_plugin.types import Record
 
@@ -65,8 +71,8 @@ def test_a_missing_feature_is_named():
 
 
 def test_the_first_protocol_of_images_selects_the_best_model():
-    assert made(IMAGES, TEXT).selects_by == IMAGES
-    assert made(TEXT).selects_by is None
+    assert made(IMAGES, TEXT).selection_protocol == IMAGES
+    assert made(TEXT).selection_protocol is None
     assert not made(IMAGES).has_text
 
 
@@ -80,16 +86,16 @@ class Numbers(dict):
 
 def test_what_selects_is_the_mean_of_map_and_rank_1():
     metrics = [Numbers("MINE/T2I", mAP=1.0, Rank_1=2.0), Numbers("MINE/ALL", mAP=30.0, Rank_1=50.0)]
-    assert made(IMAGES, TEXT).selecting(metrics) == 40
-    assert made(TEXT).selecting([*metrics, Numbers("None", mAP=1.0, Rank_1=2.0)]) is None
-    assert made(IMAGES).selecting(metrics[:1]) is None
+    assert made(IMAGES, TEXT).selection_score(metrics) == 40
+    assert made(TEXT).selection_score([*metrics, Numbers("None", mAP=1.0, Rank_1=2.0)]) is None
+    assert made(IMAGES).selection_score(metrics[:1]) is None
 
 
 def test_the_validation_split_selects_the_best_model_of_a_text_set(caplog):
     caplog.set_level(logging.INFO)
-    found = with_validation(made(TEXT))
-    assert found.selects_by is found.protocols[VALIDATION]
-    assert found.selects_by.kind == "text"
+    found = add_validation(made(TEXT))
+    assert found.selection_protocol is found.protocols[VALIDATION]
+    assert found.selection_protocol.kind == "text"
     sides = found.dataset.lists[VALIDATION]
     assert ([each.path for each in sides.query], [each.path for each in sides.gallery]) == (
         ["v.jpg"],
@@ -101,36 +107,36 @@ def test_the_validation_split_selects_the_best_model_of_a_text_set(caplog):
 def test_without_a_validation_split_nothing_selects(caplog):
     caplog.set_level(logging.INFO)
     text = made(TEXT, records=RECORDS[:5])
-    assert with_validation(text) is text
+    assert add_validation(text) is text
     assert "MINE has no validation split: no best model is chosen" in caplog.text
     images = made(IMAGES)
-    assert with_validation(images) is images
+    assert add_validation(images) is images
 
 
 def test_protocols_are_chosen_by_name_or_all(cargo):
-    assert list(choose(cargo, ["A2G", "ALL"])) == ["A2G", "ALL"]
-    assert {"ALL", "A2A", "G2G", "A2G"} <= set(choose(cargo))
+    assert list(choose_protocols(cargo, ["A2G", "ALL"])) == ["A2G", "ALL"]
+    assert {"ALL", "A2A", "G2G", "A2G"} <= set(choose_protocols(cargo))
     with pytest.raises(InputError, match=r"'A2X' unknown \(did you mean A2G\?\)"):
-        choose(cargo, ["A2X"])
+        choose_protocols(cargo, ["A2X"])
 
 
 def test_a_dataset_of_a_host_has_the_rule_of_market(caplog):
-    (protocol,) = choose(Dataset("Market1501", "", RECORDS), ["anything"]).values()
+    (protocol,) = choose_protocols(Dataset("Market1501", "", RECORDS), ["anything"]).values()
     assert (protocol.name, protocol.hide) == ("ALL", ("same_camera_same_id",))
-    assert "Market1501 has the protocol ALL alone; asked for: anything" in caplog.text
+    assert "Market1501 has only the protocol ALL; asked for: anything" in caplog.text
     caplog.clear()
     for names in ((), ("ALL",)):
-        assert list(choose(Dataset("Market1501", "", RECORDS), names)) == ["ALL"]
+        assert list(choose_protocols(Dataset("Market1501", "", RECORDS), names)) == ["ALL"]
     assert not caplog.text
 
 
 def test_protocols_that_cannot_be_computed_are_refused(cargo):
     nobody = Dataset("CARGO", cargo.root, tuple(cargo.split("train")))
     with pytest.raises(InputError, match="no protocol of CARGO can be computed: "):
-        choose(nobody)
+        choose_protocols(nobody)
 
 
 def test_sides_without_a_match_are_refused():
-    check_sides(IMAGES, Dataset("MINE", "", RECORDS))
+    check_query_gallery(IMAGES, Dataset("MINE", "", RECORDS))
     with pytest.raises(InputError, match="MINE/ALL: none of its 1 queries has a match among 1 gallery images"):
-        check_sides(IMAGES, Dataset("MINE", "", (RECORDS[0], RECORDS[2])))
+        check_query_gallery(IMAGES, Dataset("MINE", "", (RECORDS[0], RECORDS[2])))

@@ -22,11 +22,11 @@ from agreid_plugin.evaluation import (
     FeatureSet,
     compare,
     evaluate,
+    format_table,
     load_features,
     load_results,
     save_features,
     save_results,
-    table,
 )
 from agreid_plugin.evaluation.calibration import Calibration, calibrate
 from agreid_plugin.retrieval.feature_cache import FeatureCache
@@ -84,7 +84,7 @@ def _make_results(name: str) -> Callable[[Path], Path]:
 
 def _read_results(file: Path) -> None:
     for entries in load_results(file.parent).values():
-        table(entries.values())
+        format_table(entries.values())
         for entry in entries.values():
             if entry.per_query is not None:
                 compare(entry, entry, draws=2)

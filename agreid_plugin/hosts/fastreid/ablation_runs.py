@@ -16,8 +16,8 @@ from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.datasets.files import read_json
 from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation import Metrics, covered, load_features, load_results
-from agreid_plugin.evaluation.evaluation_sets import choose
+from agreid_plugin.evaluation import Metrics, find_covered, load_features, load_results
+from agreid_plugin.evaluation.evaluation_sets import choose_protocols
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid.config.loading import key_paths, load_config
 from agreid_plugin.hosts.fastreid.engine.evaluator import comparison
@@ -106,7 +106,7 @@ class Run:
             features = load_features(self.folder / FEATURES)
             names = [name.partition("/")[2] for name in protocols if name not in found]
             every = not names and features.dataset.name in DATASETS
-            wanted = covered(features) if every else choose(features.dataset, names).values()
+            wanted = find_covered(features) if every else choose_protocols(features.dataset, names).values()
             found |= {each.protocol: each for each in comparison(self.load()).compute(features, wanted)}
         return {name: found[name] for name in protocols or found}
 

@@ -17,7 +17,7 @@ from tabulate import tabulate
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import Metrics, PerQuery, compare, require_comparable
 from agreid_plugin.evaluation.confidence import DRAWS, SIGNIFICANT
-from agreid_plugin.evaluation.metrics import views_word
+from agreid_plugin.evaluation.metrics import format_views
 from agreid_plugin.hosts.fastreid.ablation_runs import Grid
 from agreid_plugin.visualize.charts import draw_grid
 
@@ -149,7 +149,7 @@ def _require_same_queries(rows: Mapping[str, Row], protocols: Sequence[str]) -> 
 
 def _about(row: Row, protocol: str) -> list[str]:
     entries = [metrics[protocol] for metrics in row.values()]
-    views = {views_word(entry.views) for entry in entries}
+    views = {format_views(entry.views) for entry in entries}
     return [" / ".join(sorted(views)), " / ".join(sorted({entry.distance for entry in entries}))]
 
 

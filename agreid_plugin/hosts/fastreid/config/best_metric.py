@@ -24,4 +24,4 @@ def best_metric(cfg, metrics: Sequence[Metrics], sets: Sequence[EvaluationSet]) 
     if cfg.TEST.BEST_METRIC:
         protocol, _, number = cfg.TEST.BEST_METRIC.rpartition("/")
         return next(entry[number] for entry in metrics if entry.protocol == protocol)
-    return sets[0].selecting(metrics)
+    return sets[0].selection_score(metrics)

@@ -20,9 +20,9 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet, Metrics
-from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, check_sides, choose
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, check_query_gallery, choose_protocols
 from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
-from agreid_plugin.evaluation.validation import collapse
+from agreid_plugin.evaluation.validation import describe_collapse
 from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, read_dataset, source_of
 from agreid_plugin.hosts.fastreid.data.text import CAPTION_NUMBERS, reads_captions, tell_long
 from agreid_plugin.hosts.fastreid.engine.distributed import share
@@ -44,12 +44,12 @@ def _test_set(cfg, names: Sequence[str]) -> EvaluationSet:
     dataset = _read(cfg, names[0])
     chosen: dict[str, Protocol] = {}
     for name in names:
-        chosen.update(choose(dataset, cfg.TEST.PROTOCOLS or _named_protocol(name)))
+        chosen.update(choose_protocols(dataset, cfg.TEST.PROTOCOLS or _named_protocol(name)))
     for each in chosen.values():
         if each.kind == "text" and not reads_captions(cfg):
             raise InputError(f"{each} asks with sentences, which {cfg.MODEL.META_ARCHITECTURE} does not read")
         comparison(cfg).check(each)
-        check_sides(each, dataset)
+        check_query_gallery(each, dataset)
     found = EvaluationSet(dataset, chosen)
     if found.has_text:
         tell_long(cfg, found.records, "test")
@@ -135,7 +135,7 @@ class MultiProtocolEvaluator(DatasetEvaluator):
             return OrderedDict()
         by_key = dict(itertools.chain.from_iterable(part.items() for part in gathered))
         self.features = self.test_set.feature_set(by_key, self.views, self._noted(unreadable))
-        alike = collapse(self.features.images[0])
+        alike = describe_collapse(self.features.images[0])
         if alike:
             _logger.warning("%s: %s; the model tells nobody apart", self.test_set.dataset.name, alike)
         self.metrics = comparison(self._cfg).compute(self.features, self.test_set.protocols.values())

@@ -27,7 +27,7 @@ from agreid_plugin.engine.run_inputs import evaluation_card
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
-from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, with_validation
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validation
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid.config import batches, checks
 from agreid_plugin.hosts.fastreid.config.best_metric import check_best_metric
@@ -77,7 +77,7 @@ def _check_data(cfg, processes: int) -> None:
     logging.disable(logging.WARNING)  # the run reads them again, and its log has what is to be said of them
     try:
         batches.check_processes(cfg, processes)
-        check_best_metric(cfg, [with_validation(test_set) for test_set in test_sets(cfg)])
+        check_best_metric(cfg, [add_validation(test_set) for test_set in test_sets(cfg)])
     finally:
         logging.disable(before)
 

@@ -15,8 +15,8 @@ from agreid_plugin.data.workers import crashes_named
 from agreid_plugin.engine.checkpoints import surviving_the_disk
 from agreid_plugin.engine.label_checks import check_test_labels, check_training_labels
 from agreid_plugin.engine.report import PRINTED
-from agreid_plugin.evaluation import save_results, table
-from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, with_validation
+from agreid_plugin.evaluation import format_table, save_results
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validation
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid.config import batches, checks, feature_width
 from agreid_plugin.hosts.fastreid.config.best_metric import best_metric, check_best_metric
@@ -50,7 +50,7 @@ class Trainer(ResumableTrainer):
     def __init__(self, cfg):
         checks.check_config(cfg)
         # what is wrong with them is better known now than after the first epochs
-        self.test_sets = [with_validation(test_set) for test_set in test_sets(cfg)]
+        self.test_sets = [add_validation(test_set) for test_set in test_sets(cfg)]
         check_best_metric(cfg, self.test_sets)
         super().__init__(cfg)
         self.warmup_iters = solver.warmup_iterations(cfg, self.iters_per_epoch)
@@ -120,14 +120,14 @@ class Trainer(ResumableTrainer):
         Returns:
             dataset -> {`A2G/mAP`: number, ...}, and under `metric` the number that selects the best model, if any may.
         """
-        sets = [with_validation(test_set) for test_set in test_sets(cfg)] if sets is None else sets
+        sets = [add_validation(test_set) for test_set in test_sets(cfg)] if sets is None else sets
         evaluators = cls.run_test_sets(cfg, model, sets)
         if not comm.is_main_process():
             return OrderedDict()
         metrics = [entry for evaluator in evaluators.values() for entry in evaluator.metrics]
         with surviving_the_disk(Path(cfg.OUTPUT_DIR) / RESULTS):
             save_results(Path(cfg.OUTPUT_DIR) / RESULTS, metrics)
-        _logger.info("results in percent:\n%s", table(metrics), extra=PRINTED)
+        _logger.info("results in percent:\n%s", format_table(metrics), extra=PRINTED)
         results = OrderedDict((name, evaluator.numbers) for name, evaluator in evaluators.items())
         metric = best_metric(cfg, metrics, sets)
         if metric is not None:

@@ -171,13 +171,13 @@ class ReIDDataset(BaseDataset):
         ]
 
     def _testing(self, dataset: Dataset) -> list[Info]:
-        test_set = EvaluationSet(dataset, evaluation_sets.choose(dataset, self.protocols))
+        test_set = EvaluationSet(dataset, evaluation_sets.choose_protocols(dataset, self.protocols))
         for protocol in test_set.protocols.values():
             if protocol.kind == "text" and not self.tokenize:
                 raise InputError(f"{protocol} asks with sentences: say how they are read, captions=dict(length=77)")
-            evaluation_sets.check_sides(protocol, dataset)
+            evaluation_sets.check_query_gallery(protocol, dataset)
         if self.split == "val":
-            test_set = evaluation_sets.with_validation(test_set)
+            test_set = evaluation_sets.add_validation(test_set)
         self._metainfo["test_set"] = test_set
         images = [_labels_of(record) for record in test_set.records]
         if not test_set.has_text:

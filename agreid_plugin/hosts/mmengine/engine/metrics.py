@@ -20,7 +20,7 @@ from agreid_plugin.evaluation.distances import MEMORY
 from agreid_plugin.evaluation.distances import METRICS as DISTANCES
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
-from agreid_plugin.evaluation.validation import collapse
+from agreid_plugin.evaluation.validation import describe_collapse
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.config.type_checks import require_kinds
 from agreid_plugin.hosts.mmengine.registry import METRICS
@@ -98,7 +98,7 @@ class MultiProtocolMetric(BaseMetric):
     def names(self) -> list[str]:
         """Return what numbers an evaluation will give, those of `roc` left out."""
         protocols = self.test_set.protocols.values()
-        selecting = [SELECTS] if self.test_set.selects_by else []
+        selecting = [SELECTS] if self.test_set.selection_protocol else []
         return [f"{protocol}/{number}" for protocol in protocols for number in NUMBERS] + selecting
 
     def process(self, data_batch: Any, data_samples: Sequence[Mapping[str, Any]]) -> None:  # noqa: ARG002
@@ -132,7 +132,7 @@ class MultiProtocolMetric(BaseMetric):
     def compute_metrics(self, results: Sequence[tuple[str | int, np.ndarray]]) -> dict[str, float]:
         """Return the numbers from features by image or caption; images may come more than once."""
         self.features = self.test_set.feature_set(dict(results), self.views, self.unreadable)
-        alike = collapse(self.features.images[0])
+        alike = describe_collapse(self.features.images[0])
         if alike:
             told = f"{self.test_set.dataset.name}: {alike}; the model tells nobody apart"
             MMLogger.get_current_instance().warning(told)
@@ -142,7 +142,7 @@ class MultiProtocolMetric(BaseMetric):
         if self.roc:
             for protocol in protocols:
                 numbers |= self._true_positive_rates(protocol)
-        selecting = self.test_set.selecting(self.metrics)
+        selecting = self.test_set.selection_score(self.metrics)
         if selecting is not None:
             numbers[SELECTS] = selecting
         return numbers
@@ -157,7 +157,7 @@ class MultiProtocolMetric(BaseMetric):
 
     def _true_positive_rates(self, protocol: Protocol) -> dict[str, float]:
         try:
-            found = self.comparison.thresholds(self.features, protocol)
+            found = self.comparison.calibrate(self.features, protocol)
         except InputError as error:  # too few pairs for a rate are no reason to end a training
             MMLogger.get_current_instance().warning(str(error))  # of equal words, "%s", it would show the first alone
             return {}

@@ -11,7 +11,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.evaluation.rank_lists import CHOICES, chosen_rows, rank_lists
+from agreid_plugin.evaluation.rank_lists import CHOICES, build_rank_lists, choose_queries
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.engine.runner_utils import epoch_of, loops, metrics_of
@@ -75,13 +75,13 @@ class RankLists(Hook):
     def _draw_protocol(self, runner: Runner, metric: MultiProtocolMetric, name: str, step: int) -> None:
         protocol = metric.test_set.protocols[name]
         found = next(entry for entry in metric.metrics if entry.protocol == str(protocol))
-        rows = chosen_rows(found.per_query, self.queries, self.choice)
+        rows = choose_queries(found.per_query, self.queries, self.choice)
         label = str(protocol).replace("/", "_")  # a backend that keeps files would lose names with a folder in them
         folder = Path(runner.work_dir) / FOLDER / label
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("query_*.png"):  # of an earlier epoch, which chose other queries
             old.unlink()
-        for ranking in rank_lists(metric.features, protocol, metric.comparison, rows, self.top):
+        for ranking in build_rank_lists(metric.features, protocol, metric.comparison, rows, self.top):
             picture = sheet([ranking], f"{protocol}, query {ranking.row}")
             picture.save(folder / f"query_{ranking.row:05d}.png")
             runner.visualizer.add_image(f"{FOLDER}_{label}_{ranking.row}", np.asarray(picture), step)

@@ -24,7 +24,7 @@ from small_text import (
 )
 
 from agreid_plugin.data.captions import clean
-from agreid_plugin.evaluation import load_features, sides
+from agreid_plugin.evaluation import load_features, select_query_gallery
 from agreid_plugin.hosts.fastreid.commands.explain import explain
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.evaluator import MultiProtocolEvaluator, test_sets
@@ -193,7 +193,7 @@ def test_features_are_the_models_own_and_numbers_follow_from_them(tiny_text):
     assert evaluator.numbers["T2I/mAP"] == pytest.approx(expected, abs=1e-3)
     assert evaluator.numbers["T2I/Rank-1"] == pytest.approx(100 * hits[:, 0].mean(), abs=1e-3)
 
-    query, gallery, query_meta, _ = sides(features, evaluator.test_set.protocols["T2I"])
+    query, gallery, query_meta, _ = select_query_gallery(features, evaluator.test_set.protocols["T2I"])
     assert len(query) == len(query_meta.pid) == len(captions)
     assert len(gallery) == len(features.records)
 

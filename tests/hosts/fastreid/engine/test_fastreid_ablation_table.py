@@ -8,7 +8,7 @@ import pytest
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import Metrics, PerQuery
-from agreid_plugin.evaluation.metrics import means
+from agreid_plugin.evaluation.metrics import compute_means
 from agreid_plugin.hosts.fastreid.ablation_table import cells, write_picture, write_tables
 
 
@@ -16,7 +16,7 @@ def made_up(first: list[int], views: str = "") -> Metrics:
     """An evaluation of 40 people with two queries each; `first` are the ranks of their first matches."""
     ranks = np.array(first)
     queries = PerQuery(np.arange(80), np.arange(80) // 2, 1 / ranks, 1 / ranks, ranks)
-    return Metrics("CARGO/A2G", "made up", means(queries), 80, {}, 100, views=views, per_query=queries)
+    return Metrics("CARGO/A2G", "made up", compute_means(queries), 80, {}, 100, views=views, per_query=queries)
 
 
 def test_significance_of_clear_cases(tmp_path):

@@ -144,7 +144,7 @@ def test_validation_is_the_test_set_and_the_validation_split(tmp_path):
     root = trees.one_file_set(tmp_path, "reid_raw.json")
     found = build("CUHK-PEDES", root, split="val", captions={})
     assert list(found.metainfo["test_set"].protocols) == ["T2I", VALIDATION]
-    assert found.metainfo["test_set"].selects_by.name == VALIDATION
+    assert found.metainfo["test_set"].selection_protocol.name == VALIDATION
     assert len(found) == 3 + 3  # images of test and val, and a caption each
     assert len(build("CUHK-PEDES", root, split="test", captions={})) == 2 + 2
     images = build("CARGO", whole_cargo(tmp_path / "CARGO"), split="val")

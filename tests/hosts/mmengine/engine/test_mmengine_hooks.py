@@ -22,7 +22,7 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.engine.label_checks import check_test_labels, check_training_labels
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
-from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols
 from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities, labeled
 from agreid_plugin.hosts.mmengine.engine.guard import LearningGuard
 from agreid_plugin.hosts.mmengine.engine.hooks import SoftLabelRamp
@@ -333,7 +333,7 @@ def test_views_of_test_images_are_checked_where_they_are_given():
         Record(f"{n}.jpg", n % 2, n, View.AERIAL if n else None, split=("query", "gallery")[n % 2]) for n in range(4)
     ]
     dataset = Dataset("Other", "", tuple(records))
-    test_set = EvaluationSet(dataset, choose(dataset))
+    test_set = EvaluationSet(dataset, choose_protocols(dataset))
     check_test_labels(model("ViSA", view="predicted").method, test_set, "model.view")
     message = (
         r"ViSA needs the view of every test image, but 1 of Other have none, for example 0\.jpg; "

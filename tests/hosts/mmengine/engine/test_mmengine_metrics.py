@@ -17,7 +17,7 @@ from processes import in_processes, returned_by
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import NUMBERS, FeatureSet, evaluate_all
-from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose, with_validation
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validation, choose_protocols
 from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
 from agreid_plugin.hosts.mmengine.engine.metrics import SELECTS, MultiProtocolMetric
 from agreid_plugin.types import Record, View
@@ -34,7 +34,7 @@ def cargo(images: int = IMAGES) -> EvaluationSet:
         view = View.AERIAL if camera < 3 else View.GROUND
         records.append(Record(f"{number:03d}.jpg", number % 5, camera, view, split=split))
     dataset = Dataset("CARGO", "nowhere", tuple(records))
-    return EvaluationSet(dataset, choose(dataset))
+    return EvaluationSet(dataset, choose_protocols(dataset))
 
 
 def described() -> EvaluationSet:
@@ -44,7 +44,7 @@ def described() -> EvaluationSet:
         for n in range(13)
     ]
     dataset = Dataset("TAG-PEDES", "nowhere", tuple(records))
-    return with_validation(EvaluationSet(dataset, choose(dataset)))
+    return add_validation(EvaluationSet(dataset, choose_protocols(dataset)))
 
 
 def samples(test_set: EvaluationSet) -> list[BaseDataElement]:
@@ -205,7 +205,7 @@ def test_true_positive_rates_if_asked_for():
     test_set = cargo(images=200)
     test_set = EvaluationSet(test_set.dataset, {"ALL": test_set.protocols["ALL"]})
     numbers, metric = evaluate(test_set, roc=True)
-    rates = metric.comparison.thresholds(metric.features, test_set.protocols["ALL"])
+    rates = metric.comparison.calibrate(metric.features, test_set.protocols["ALL"])
     assert numbers["CARGO/ALL/aerial->ground TPR@FPR=0.01"] == 100 * rates.point("aerial->ground", 0.01).tpr
     assert all("TPR@FPR=" in name for name in set(numbers) - set(evaluate(test_set)[0]))
 

@@ -9,7 +9,7 @@ from mmengine.runner import Runner
 from small_recipes import SMALLER, small
 
 from agreid_plugin.data.datasets import load
-from agreid_plugin.evaluation.evaluation_sets import choose
+from agreid_plugin.evaluation.evaluation_sets import choose_protocols
 from agreid_plugin.hosts.mmengine.engine.optimizers import clip_each
 
 TERMS = {
@@ -45,7 +45,7 @@ def test_a_recipe_trains_validates_and_leaves_its_results(name, datasets, tmp_pa
     assert any(not before[key].equal(value) for key, value in after.items())
 
     dataset = load(config.val_dataloader.dataset.name, datasets)
-    protocols = choose(dataset, config.val_dataloader.dataset.get("protocols", ()))
+    protocols = choose_protocols(dataset, config.val_dataloader.dataset.get("protocols", ()))
     results = json.loads((Path(runner.work_dir) / "results.json").read_text())
     assert {f"{name}/{protocol}" for name, found in results.items() for protocol in found} == set(
         map(str, protocols.values())
