@@ -153,7 +153,7 @@ def _print(info: Info) -> None:
 
     exact = "exact" if info.kind == "flat" else f"looks at {info.effort} lists or candidates"
     rows = {
-        "index": f"{info.uri} ({info.engine})",
+        "index": f"{info.uri} ({info.backend})",
         "kind": f"{info.kind}, {exact}",
         f"recall@{RECALL_AT}": "not measured" if info.recall is None else f"{info.recall:.3f} of exact search",
         "images": f"{info.images:,}" + (f", {info.removed:,} removed ones still on the disk" if info.removed else ""),

@@ -19,7 +19,7 @@ from agreid_plugin.data.datasets.arrays import read_arrays, told_in
 from agreid_plugin.errors import InputError
 from agreid_plugin.inference.evaluation_sets import as_picture
 from agreid_plugin.inference.extractor import Extractor, format_frames
-from agreid_plugin.retrieval.feature_cache import stamp_of
+from agreid_plugin.retrieval.feature_cache import stamp_file
 from agreid_plugin.retrieval.feature_files import check_ending, write_features
 from agreid_plugin.retrieval.index.entries import Chunk, Entry, VectorChunk
 from agreid_plugin.retrieval.index.folder import WriterLock
@@ -80,7 +80,7 @@ class Extraction:
         """Return what tells features of these images, as they are now, from others."""
         digest = hashlib.sha256(f"{self.extractor.maker} {self.extractor.normalize}".encode())
         for entry in part:
-            digest.update(repr((entry.fields, stamp_of(entry.path))).encode())
+            digest.update(repr((entry.fields, stamp_file(entry.path))).encode())
         return digest.hexdigest()
 
 

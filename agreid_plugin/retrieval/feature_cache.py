@@ -1,4 +1,4 @@
-"""Features of image files kept in one npz file, so that files which did not change need not be read again.
+"""Feature cache: features of image files in one npz file, so that unchanged files are not read again.
 
 The file holds plain arrays and JSON, nothing that runs code when it is read.
 
@@ -24,7 +24,7 @@ from agreid_plugin.retrieval.index.entries import Entry, VectorChunk
 from agreid_plugin.types import UNKNOWN, view_of
 
 KIND = "agreid_plugin gallery features"
-Stamp = tuple[str, int, int]
+FileStamp = tuple[str, int, int]
 """The full path of a file, its size, and when it was changed, in nanoseconds."""
 
 
@@ -33,10 +33,10 @@ class FeatureCache:
 
     Args:
         path: the file to read, if it exists, and to `save` to; None keeps everything in memory.
-        maker: tells what makes the features: those of another maker are forgotten.
+        maker: fingerprint of the model; features of another one are dropped.
 
     Attributes:
-        outdated: whether the file held features of another maker.
+        outdated: whether the file held features of another model.
 
     Raises:
         InputError: the file is something else.
@@ -45,20 +45,20 @@ class FeatureCache:
     def __init__(self, path: str | Path | None, maker: str):
         self.path, self.maker = None if path is None else Path(path), maker
         self.outdated = False
-        self._stamps: dict[str, Stamp] = {}
-        self._known: dict[Stamp, tuple[np.ndarray, int]] = {}
+        self._stamps: dict[str, FileStamp] = {}
+        self._known: dict[FileStamp, tuple[np.ndarray, int]] = {}
         self._changed = False
         if self.path is not None and self.path.exists():
             self._read(self.path)
 
     def missing(self, paths: Iterable[str]) -> list[str]:
         """Return the files that are not known as they are now."""
-        stamps = {path: stamp_of(path) for path in paths}  # before they are read: what changes then is read again
+        stamps = {path: stamp_file(path) for path in paths}  # before they are read: what changes then is read again
         self._stamps.update(stamps)
         return [path for path, stamp in stamps.items() if stamp not in self._known]
 
     def put(self, path: str, feature: np.ndarray, view: int) -> None:
-        """Keep what was made of a file that `missing` named: (D,) and its view or `UNKNOWN`."""
+        """Keep the feature (D,) of a file that `missing` returned, with its view or `UNKNOWN`."""
         self._known[self._stamps[path]] = feature, view
         self._changed = True
 
@@ -111,10 +111,10 @@ def _reason(error: Exception, path: Path) -> str:
     return shown(first_line(error).removeprefix(f"{path}: "))
 
 
-def stamp_of(path: str) -> Stamp:
-    """Return what tells a file from another of its name."""
+def stamp_file(path: str) -> FileStamp:
+    """Return the identity of a file as it is now."""
     try:
-        told = os.stat(path)
-    except OSError:  # a link to nowhere, perhaps; whoever reads it says so
+        status = os.stat(path)
+    except OSError:  # a broken link, perhaps; reading it fails with a message
         return os.path.abspath(path), UNKNOWN, UNKNOWN
-    return os.path.abspath(path), told.st_size, told.st_mtime_ns
+    return os.path.abspath(path), status.st_size, status.st_mtime_ns

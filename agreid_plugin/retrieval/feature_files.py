@@ -40,14 +40,14 @@ COLUMNS: dict[str, Callable[[Entry], Any]] = {
     "time": lambda entry: np.nan if entry.time is None else entry.time,
     "tags": lambda entry: entry.tags_text,
 }
-"""Column -> what it has of an image."""
+"""Column -> its value of an entry."""
 NUMBERS = {"camera": np.int64, "pid": np.int64, "time": np.float64}
-"""Columns that are no text."""
+"""Columns of numbers -> their type."""
 FEATURES = np.dtype("<f4")
 
 
 def check_ending(path: Path) -> None:
-    """Refuse a name that does not tell the kind of file, or tells one that cannot be had here."""
+    """Refuse a name with another ending, and parquet without its library."""
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: features are in files that end with {' or '.join(ENDINGS)}")
     if path.suffix.lower() == ".parquet":
@@ -59,18 +59,18 @@ def write_features(path: Path, ending: str, chunks: Callable[[], Iterator[Vector
 
     Args:
         path: the file, which is replaced.
-        ending: tells its kind, one of `ENDINGS`.
-        chunks: gives the chunks, one image or more each, each time it is called: an npz has column after column.
-        about: what is known of all features; `maker` has to be among it.
+        ending: one of `ENDINGS`, which chooses the format.
+        chunks: returns the chunks, one image or more each; called several times, since an npz is written by columns.
+        about: metadata of all features, with the `maker`.
     """
     write = write_parquet if ending.lower() == ".parquet" else write_npz
     write(path, chunks, {"kind": KIND, **about})
 
 
 def read_features(path: str | Path) -> tuple[str, Iterator[VectorChunk]]:
-    """Return what made the features of a file, and its images chunk by chunk.
+    """Return the fingerprint of the model that made the features, and the images chunk by chunk.
 
-    Files of `fastreid eval --save-features` can be read, too; nobody knows what made those.
+    Files of `fastreid eval --save-features` can be read, too; they name no model.
 
     Raises:
         InputError: the file is missing, damaged, or something else.
@@ -91,22 +91,22 @@ def read_features(path: str | Path) -> tuple[str, Iterator[VectorChunk]]:
     check_ending(path)
     if path.suffix.lower() == ".parquet":
         return read_parquet(path)
-    with told(path), zipfile.ZipFile(path) as archive:
+    with readable_errors(path), zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-    return ("", _of_evaluation(path)) if "image_0.npy" in names else read_npz(path)
+    return ("", _read_evaluation(path)) if "image_0.npy" in names else read_npz(path)
 
 
-def _of_evaluation(path: Path) -> Iterator[VectorChunk]:
+def _read_evaluation(path: Path) -> Iterator[VectorChunk]:
     features = load_features(path)
     if len(features.images) > 1:
         raise InputError(f"{path} has {len(features.images)} kinds of features of an image; an index takes one")
     for start in range(0, len(features.records), CHUNK):
         part = slice(start, start + CHUNK)
-        yield VectorChunk([Entry.of(record) for record in features.records[part]], features.images[0][part])
+        yield VectorChunk([Entry.from_record(record) for record in features.records[part]], features.images[0][part])
 
 
-def entry_of(row: Mapping[str, Any]) -> Entry:
-    """Return the image of a row; what is None nobody knows."""
+def build_entry(row: Mapping[str, Any]) -> Entry:
+    """Return the entry of a row, in which None stands for unknown."""
     view, time = row["view"], row["time"]
     return Entry(
         row["path"],
@@ -119,16 +119,16 @@ def entry_of(row: Mapping[str, Any]) -> Entry:
     )
 
 
-def maker_in(path: Path, about: Any) -> str:
-    """Return what made the features of a file, by what the file tells of them."""
+def read_maker(path: Path, about: Any) -> str:
+    """Return the model's fingerprint from a file's metadata."""
     if not isinstance(about, dict) or about.get("kind") != KIND or not isinstance(about.get("maker"), str):
         raise InputError(f"{path} has no features that 'fastreid extract' wrote")
     return about["maker"]
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Say in one line what is wrong with a file, however deep in a library that is found out."""
+def readable_errors(path: Path) -> Iterator[None]:
+    """Raise any library's error about a file as one line."""
     try:
         yield
     except InputError:
@@ -143,18 +143,18 @@ def write_npz(path: Path, chunks: Callable[[], Iterator[VectorChunk]], about: di
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         blocks = (np.asarray(chunk.vectors, dtype=FEATURES) for chunk in chunks())
         _write_array(archive, "features", FEATURES, (count, width), blocks)
-        archive.compression = zipfile.ZIP_DEFLATED  # every text takes the room of the longest
+        archive.compression = zipfile.ZIP_DEFLATED  # every text takes as much space as the longest
         for name in COLUMNS:
             kind = np.dtype(NUMBERS[name] if name in NUMBERS else f"<U{longest[name]}")
             _write_array(archive, name, kind, (count,), _column(chunks(), name, kind))
-        told_of_all = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
-        _write_array(archive, "about", told_of_all.dtype, told_of_all.shape, [told_of_all])
+        metadata = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+        _write_array(archive, "about", metadata.dtype, metadata.shape, [metadata])
 
 
 def read_npz(path: Path) -> tuple[str, Iterator[VectorChunk]]:
-    """Return what made the features, and the chunks; see `read_features`."""
-    with told(path), zipfile.ZipFile(path) as archive, archive.open("about.npy") as file:
-        maker = maker_in(path, told_in(np.lib.format.read_array(file, allow_pickle=False), path))
+    """Return the model's fingerprint, and the chunks; see `read_features`."""
+    with readable_errors(path), zipfile.ZipFile(path) as archive, archive.open("about.npy") as file:
+        maker = read_maker(path, told_in(np.lib.format.read_array(file, allow_pickle=False), path))
     return maker, _npz_chunks(path)
 
 
@@ -181,14 +181,14 @@ def _write_array(archive: zipfile.ZipFile, name: str, kind: np.dtype, shape: tup
 
 
 def _npz_chunks(path: Path) -> Iterator[VectorChunk]:
-    with told(path), zipfile.ZipFile(path) as archive:
+    with readable_errors(path), zipfile.ZipFile(path) as archive:
         arrays = {name: _Rows(archive.open(f"{name}.npy")) for name in ("features", *COLUMNS)}
         if len({rows.shape[0] for rows in arrays.values()}) > 1:
             raise ValueError("columns of different lengths")
         for _ in range(0, arrays["features"].shape[0], CHUNK):
             part = {name: rows.read(CHUNK) for name, rows in arrays.items()}
-            told_of = zip(*(part[name].tolist() for name in COLUMNS), strict=True)
-            yield VectorChunk([entry_of(dict(zip(COLUMNS, row, strict=True))) for row in told_of], part["features"])
+            columns = zip(*(part[name].tolist() for name in COLUMNS), strict=True)
+            yield VectorChunk([build_entry(dict(zip(COLUMNS, row, strict=True))) for row in columns], part["features"])
 
 
 class _Rows:
@@ -233,9 +233,9 @@ def write_parquet(path: Path, chunks: Callable[[], Iterator[VectorChunk]], about
 
 
 def read_parquet(path: Path) -> tuple[str, Iterator[VectorChunk]]:
-    """Return what made the features, and the chunks; see `read_features`."""
-    with told(path), require_pyarrow().parquet.ParquetFile(path) as file:
-        maker = maker_in(path, json.loads((file.schema_arrow.metadata or {}).get(b"about", b"{}")))
+    """Return the model's fingerprint, and the chunks; see `read_features`."""
+    with readable_errors(path), require_pyarrow().parquet.ParquetFile(path) as file:
+        maker = read_maker(path, json.loads((file.schema_arrow.metadata or {}).get(b"about", b"{}")))
     return maker, _parquet_chunks(path)
 
 
@@ -243,20 +243,21 @@ def _table(chunk: VectorChunk, about: dict[str, Any]) -> Any:
     pa = require_pyarrow()
     kinds = {name: pa.from_numpy_dtype(NUMBERS[name]) if name in NUMBERS else pa.string() for name in COLUMNS}
     arrays = {
-        name: pa.array([_known(tell(entry)) for entry in chunk.entries], kinds[name]) for name, tell in COLUMNS.items()
+        name: pa.array([_null_if_unknown(column(entry)) for entry in chunk.entries], kinds[name])
+        for name, column in COLUMNS.items()
     }
     vectors = np.ascontiguousarray(chunk.vectors, dtype=np.float32)
     arrays["features"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
     return pa.table(arrays).replace_schema_metadata({"about": json.dumps(about)})
 
 
-def _known(value: Any) -> Any:
-    """Return a value, None for one that stands for nothing."""
+def _null_if_unknown(value: Any) -> Any:
+    """Return a value, None for one that stands for unknown."""
     return None if value in ("", UNKNOWN) or value != value else value
 
 
 def _parquet_chunks(path: Path) -> Iterator[VectorChunk]:
-    with told(path), require_pyarrow().parquet.ParquetFile(path) as file:
+    with readable_errors(path), require_pyarrow().parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(CHUNK):
             vectors = np.array(batch.column("features").flatten()).reshape(len(batch), -1)
-            yield VectorChunk([entry_of(row) for row in batch.select(list(COLUMNS)).to_pylist()], vectors)
+            yield VectorChunk([build_entry(row) for row in batch.select(list(COLUMNS)).to_pylist()], vectors)

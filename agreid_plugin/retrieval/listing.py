@@ -14,16 +14,16 @@ from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.custom_records import platform_in, view_named
 from agreid_plugin.data.datasets.files import existing, list_images, read_csv, refuse_leaving, shown
 from agreid_plugin.errors import InputError, said_of
-from agreid_plugin.retrieval.index.entries import Entry, can_be_kept, parse_time
+from agreid_plugin.retrieval.index.entries import Entry, is_valid_path, parse_time
 from agreid_plugin.types import UNKNOWN, Record
 
 COLUMNS = ("path", "view", "camera", "pid", "platform", "time")
-"""Columns of a table that mean something of their own; the first has to be there."""
-SEARCHED = ("gallery", "test")
+"""Columns of a table with a fixed meaning; the first has to be there."""
+GALLERY_SPLITS = ("gallery", "test")
 """Splits of datasets that tests search in; that of text sets is the second."""
-CAPTION = "caption"  # how the names of columns begin that an index has no use for
+CAPTION = "caption"  # prefix of columns that an index does not keep
 BAD_NAMES = "cannot be kept by a name with control characters or bytes that are not UTF-8"
-Named = TypeVar("Named")
+Item = TypeVar("Item")
 
 
 def list_gallery(
@@ -34,8 +34,8 @@ def list_gallery(
     Args:
         images: a folder, whose images at any depth count; or a CSV file with the column `path` and, as known, `view`,
             `camera`, `pid`, `platform` and `time`. Its other columns become tags, but for captions.
-        dataset: read the folder as this dataset, whose names tell identity, camera and view.
-        splits: of the dataset; without any the images that its tests search in.
+        dataset: read the folder as this dataset, whose names hold identity, camera and view.
+        splits: of the dataset; by default those that its tests search in.
         skip_bad_images: leave out images whose paths no index can keep, instead of refusing them; see `separate`.
 
     Raises:
@@ -43,11 +43,11 @@ def list_gallery(
     """
     place = existing(images)
     if dataset:
-        records = _records(dataset, place, splits)
+        records = _load_records(dataset, place, splits)
         kept, bad = separate(((record.path, record) for record in records), skip_bad_images)
-        return [_of_record(record) for record in kept], bad
+        return [_record_entry(record) for record in kept], bad
     if place.is_file():
-        return _of_table(place, skip_bad_images)
+        return _list_table(place, skip_bad_images)
     found = [str(path) for path in list_images(place)]
     if not found:
         raise InputError(f"{place} has no images in it: name one of images")
@@ -55,17 +55,17 @@ def list_gallery(
     return [Entry(path) for path in paths], bad
 
 
-def separate(found: Iterable[tuple[str, Named]], skip_bad_images: bool) -> tuple[list[Named], list[str]]:
+def separate(found: Iterable[tuple[str, Item]], skip_bad_images: bool) -> tuple[list[Item], list[str]]:
     """Separate what has a path that an index can keep from the paths that it cannot.
 
     Args:
         found: paths, and what is known by them.
         skip_bad_images: whether there may be such paths; else they are refused.
     """
-    good: list[Named] = []
+    good: list[Item] = []
     bad: list[str] = []
     for path, named in found:
-        if can_be_kept(path):
+        if is_valid_path(path):
             good.append(named)
         else:
             bad.append(path)
@@ -74,37 +74,37 @@ def separate(found: Iterable[tuple[str, Named]], skip_bad_images: bool) -> tuple
     return good, bad
 
 
-def _records(dataset: str, root: Path, splits: Sequence[str]) -> list[Record]:
+def _load_records(dataset: str, root: Path, splits: Sequence[str]) -> list[Record]:
     found = load(dataset, root)
-    records = found.split(*(splits or SEARCHED))
+    records = found.split(*(splits or GALLERY_SPLITS))
     if not records:
-        named, known = " or ".join(splits or SEARCHED), ", ".join(found.splits)
+        named, known = " or ".join(splits or GALLERY_SPLITS), ", ".join(found.splits)
         raise InputError(f"{root}: no image of split {named}; {found.name} has {known}: name some with --splits")
     return records
 
 
-def _of_record(record: Record) -> Entry:
-    entry = Entry.of(record)
+def _record_entry(record: Record) -> Entry:
+    entry = Entry.from_record(record)
     return replace(entry, tags={**entry.tags, "split": record.split})
 
 
-def _of_table(table: Path, skip_bad_images: bool) -> tuple[list[Entry], list[str]]:
+def _list_table(table: Path, skip_bad_images: bool) -> tuple[list[Entry], list[str]]:
     if table.suffix.lower() != ".csv":
         raise InputError(f"{table} is neither a folder nor a CSV table")
     rows = [(f"{table}: line {line}", values) for line, values in read_csv(table, COLUMNS[:1])]
     if not rows:
         raise InputError(f"{table}: no rows below the header")
-    timed = _tells_times(values.get("time", "") for _, values in rows)
+    timed = _has_times(values.get("time", "") for _, values in rows)
     kept, bad = separate(((str(table.parent / row[1]["path"]), row) for row in rows), skip_bad_images)
-    entries = [_of_row(where, table.parent, values, timed) for where, values in kept]
+    entries = [_row_entry(where, table.parent, values, timed) for where, values in kept]
     missing = [entry.path for entry in entries if not os.path.isfile(entry.path)]
     if missing:
         raise InputError(f"{table}: {len(missing)} of its {len(rows)} images do not exist, first {shown(missing[0])}")
     return list({entry.path: entry for entry in entries}.values()), bad
 
 
-def _tells_times(texts: Iterable[str]) -> bool:
-    """Tell a column of times from one of words, as `day` and `night`: of the latter no value is a time."""
+def _has_times(texts: Iterable[str]) -> bool:
+    """Whether a column has times and not words, as `day` and `night`, of which none is a time."""
     return any(_is_time(text) for text in texts if text)
 
 
@@ -116,28 +116,28 @@ def _is_time(text: str) -> bool:
     return True
 
 
-def _of_row(where: str, folder: Path, values: dict[str, str], timed: bool) -> Entry:
-    told = {name: values.get(name, "") for name in COLUMNS}
-    path, view = told["path"], told["view"]
+def _row_entry(where: str, folder: Path, values: dict[str, str], timed: bool) -> Entry:
+    texts = {name: values.get(name, "") for name in COLUMNS}
+    path, view = texts["path"], texts["view"]
     if not os.path.isabs(path):
         refuse_leaving(where, [path], "write such a path in full")
     others = {name: text for name, text in values.items() if text and not name.startswith(CAPTION)}
-    own = COLUMNS if timed else COLUMNS[:-1]
+    columns = COLUMNS if timed else COLUMNS[:-1]
     with said_of(where):
         return Entry(
             path=str(folder / path),
             view=view_named(view) if view else None,
-            camera=_number(told["camera"], "camera"),
-            pid=_number(told["pid"], "pid"),
-            platform=told["platform"] or platform_in(view),
-            time=parse_time(told["time"]) if timed and told["time"] else None,
-            tags={name: text for name, text in others.items() if name not in own},
+            camera=_parse_number(texts["camera"], "camera"),
+            pid=_parse_number(texts["pid"], "pid"),
+            platform=texts["platform"] or platform_in(view),
+            time=parse_time(texts["time"]) if timed and texts["time"] else None,
+            tags={name: text for name, text in others.items() if name not in columns},
         )
 
 
-def _number(text: str, column: str) -> int:
+def _parse_number(text: str, column: str) -> int:
     if not text:
         return UNKNOWN
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise InputError(f"{column} {shown(text)!r} is no number: keep names in a column of their own, as a tag")
+        raise InputError(f"{column} {shown(text)!r} is no number: keep names in another column, as a tag")
     return int(text)

@@ -1,4 +1,4 @@
-"""What a search found, shown: a table for the terminal, a page with the images in it, a contact sheet."""
+"""Search results for people: a table for the terminal, an HTML page and a contact sheet with the images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LABELS: dict[str, Callable[[Entry], str]] = {
     "view": lambda entry: view_word(entry.view),
     "camera": lambda entry: "" if entry.camera == UNKNOWN else str(entry.camera),
     "pid": lambda entry: "" if entry.pid == UNKNOWN else str(entry.pid),
-    "time": lambda entry: "" if entry.time is None else _time(entry.time),
+    "time": lambda entry: "" if entry.time is None else _format_time(entry.time),
 }
 """Column -> the label of an image, empty if unknown."""
 
@@ -71,12 +71,12 @@ def _match_as_json(rank: int, match: Match) -> dict[str, Any]:
     labels = {"camera": entry.camera, "pid": entry.pid}
     known: dict[str, int | str] = {name: value for name, value in labels.items() if value != UNKNOWN}
     if entry.time is not None:
-        known["time"] = _time(entry.time)
+        known["time"] = _format_time(entry.time)
     view = view_word(entry.view) or None
     return {"rank": rank, "path": entry.path, "score": round(match.score, 6), "view": view, **known}
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     try:
         return datetime.fromtimestamp(seconds, tz=timezone.utc).isoformat(timespec="seconds").replace("+00:00", "")
     except (OverflowError, ValueError, OSError):  # before year 1, or after 9999
@@ -150,7 +150,7 @@ def _thumbnail_source(path: str) -> str:
 
 
 def thumbnail(path: str, size: tuple[int, int] = THUMBNAIL) -> Image.Image:
-    """Read an image, upright and as RGB, no larger than `size`, its columns and rows, and of its own proportions."""
+    """Read an image, upright and as RGB, no larger than `size`, its columns and rows, with its proportions kept."""
     try:
         with Image.open(path) as image:
             image.draft("RGB", (2 * size[0], 2 * size[1]))  # a large JPEG is decoded at a part of its size
@@ -180,14 +180,14 @@ def draw_sheet(results: Sequence[SearchResult]) -> Image.Image:
     width = max(MIN_WIDTH, columns * (THUMBNAIL[0] + GAP) + GAP)
     font = ImageFont.load_default(size=FONT_SIZE)
     heads = [wrap_lines([_heading(result), *result.notes], width - 2 * GAP, font) for result in results]
-    heights = [_height(len(head), len(own)) for head, own in zip(heads, cells, strict=True)]
+    heights = [_height(len(head), len(images)) for head, images in zip(heads, cells, strict=True)]
     paper = Image.new("RGB", (width, sum(heights)), PAPER)
     draw, top = ImageDraw.Draw(paper), 0
-    for own, head, height in zip(cells, heads, heights, strict=True):
+    for images, head, height in zip(cells, heads, heights, strict=True):
         draw.multiline_text((GAP, top + GAP), "\n".join(head), fill=INK, font=font, spacing=LINE - FONT_SIZE)
-        for place, (path, words) in enumerate(own):
+        for place, (path, words) in enumerate(images):
             row, column = divmod(place, COLUMNS)
-            left, upper = GAP + column * (THUMBNAIL[0] + GAP), top + GAP + len(head) * LINE + GAP + row * _cell()
+            left, upper = GAP + column * (THUMBNAIL[0] + GAP), top + GAP + len(head) * LINE + GAP + row * _cell_height()
             paper.paste(mount_thumbnail(path), (left, upper))
             draw.text((left, upper + THUMBNAIL[1] + 1), words, fill=INK, font=font)
         top += height
@@ -203,12 +203,12 @@ def _cells(result: SearchResult) -> list[tuple[str, str]]:
     return [(result.query, "query"), *cells] if result.is_image else cells
 
 
-def _cell() -> int:
+def _cell_height() -> int:
     return THUMBNAIL[1] + LINE + GAP
 
 
 def _height(lines: int, images: int) -> int:
-    return 2 * GAP + lines * LINE + -(-images // COLUMNS) * _cell() + GAP
+    return 2 * GAP + lines * LINE + -(-images // COLUMNS) * _cell_height() + GAP
 
 
 def wrap_lines(texts: Sequence[str], width: int, font: Font) -> list[str]:

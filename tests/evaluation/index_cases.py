@@ -144,7 +144,7 @@ def die_while_writing(folder: Path) -> None:
         index = open_index(folder, write=True)
         for name in ("cache_spill", "cache_size"):  # every page that changes is written at once
             index._table._base.execute(f"PRAGMA {name} = 1")
-        with index._table.at_once(write=True):
+        with index._table.transaction(write=True):
             index._table.insert(10**6, entries(500, start=10**6))
             os.kill(os.getpid(), signal.SIGKILL)
 

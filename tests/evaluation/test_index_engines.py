@@ -94,7 +94,7 @@ def test_info_tells_what_an_index_holds(index):
     assert (info.images, info.width, info.maker, info.chunks, info.complete) == (COUNT, WIDTH, "m", 4, True)
     assert (info.kind, info.recall, info.removed, info.effort) == ("flat", 1.0, 0, 0)
     assert info.size > COUNT * WIDTH * 4
-    assert info.engine == ("milvus-lite" if info.uri.endswith(".db") else "faiss")
+    assert info.backend == ("milvus-lite" if info.uri.endswith(".db") else "faiss")
     index.check()
 
 
@@ -185,9 +185,9 @@ def test_what_makes_no_sense_is_refused(index):
         index.search(QUERIES, 0)
     with pytest.raises(InputError, match="1 of 2 query vectors have length 0 and no direction: row 1"):
         index.search(np.array([[1.0] * WIDTH, [0.0] * WIDTH]))
-    with pytest.raises(InputError, match="is open to search alone: open it with write=True"):
+    with pytest.raises(InputError, match="is open for searching only: open it with write=True"):
         index.remove(Where(view=View.AERIAL))
-    with pytest.raises(InputError, match="is open to search alone"):
+    with pytest.raises(InputError, match="is open for searching only"):
         index.add([])
 
 

@@ -96,7 +96,7 @@ def test_a_table_without_what_it_needs_is_refused(folder):
 
 
 def test_large_files_are_compared_when_asked(folder, monkeypatch):
-    monkeypatch.setattr(faiss_backend.files, "CHECKED_AT_ONCE", 0)
+    monkeypatch.setattr(faiss_backend.files, "CHECK_UP_TO", 0)
     data = bytearray((folder / "vectors-0.f32").read_bytes())
     data[100] ^= 1
     (folder / "vectors-0.f32").write_bytes(data)

@@ -10,7 +10,7 @@ from index_cases import chunks, clustered, entries
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.retrieval.index import Where, build_index, faiss_backend, index_types, open_index, searcher
-from agreid_plugin.retrieval.index.searcher import MISSING, exact_search, merged, rescored
+from agreid_plugin.retrieval.index.searcher import MISSING, exact_search, merge_results, rescore
 from agreid_plugin.types import View
 
 COUNT, WIDTH = 3000, 16
@@ -27,7 +27,7 @@ def built(tmp_path_factory) -> dict:
 
 def recall(found, truth) -> float:
     sets = [{match.entry.path for match in hits} for hits in found], [{m.entry.path for m in hits} for hits in truth]
-    return index_types.recall_of(*sets)
+    return index_types.measure_recall(*sets)
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw", "pq"])
@@ -71,24 +71,24 @@ def test_added_images_are_found_behind_the_structure_and_in_it(tmp_path, kind, m
 
 
 def test_held_out_rows_have_the_last_numbers():
-    structure = index_types.Structure.learned("ivf", FEATURES[:500], 20)
+    structure = index_types.Structure.train("ivf", FEATURES[:500], 20)
     structure.add([FEATURES[:7], FEATURES[7:20]], np.array([0, 3, 4, 19]))
     rows = np.array([1, 2, *range(5, 19), 0, 3, 4, 19])
     assert structure._rows(np.array([[-1, *range(16)]])).tolist() == [[-1, *rows[:16]]]
     structure.add_held_out(FEATURES[[0, 3, 4, 19]])
     assert structure._rows(np.arange(20)).tolist() == rows.tolist()
     assert structure._numbers(rows).tolist() == list(range(20))
-    structure.effort = structure.most
+    structure.effort = structure.max_effort
     for chosen in (None, np.array([0, 5, 6, 18, 19])):
         found = structure.search(FEATURES[:20], 3, chosen)[1]
         assert (found == exact_search(FEATURES[:20], FEATURES[:20], 3, chosen)[1]).all()
 
 
 def test_the_kind_follows_the_size(tmp_path, monkeypatch):
-    assert [index_types.kind_for(n) for n in (1, 100_000, 100_001, 300_000, 300_001, 5_000_000, 5_000_001)] == [
+    assert [index_types.choose_kind(n) for n in (1, 100_000, 100_001, 300_000, 300_001, 5_000_000, 5_000_001)] == [
         *("flat", "flat", "hnsw", "hnsw", "ivf", "ivf", "pq")
     ]
-    monkeypatch.setattr(index_types, "UP_TO", {"flat": 500, "hnsw": 500, "ivf": 10_000})
+    monkeypatch.setattr(index_types, "MAX_IMAGES", {"flat": 500, "hnsw": 500, "ivf": 10_000})
     assert build_index(tmp_path / "index", chunks(IMAGES[:500], FEATURES[:500], 500)).kind == "flat"
     with open_index(tmp_path / "index", write=True) as index:
         index.add(chunks(IMAGES[500:800], FEATURES[500:800], 300))
@@ -97,8 +97,8 @@ def test_the_kind_follows_the_size(tmp_path, monkeypatch):
 
 
 def test_lists_and_codes():
-    assert [index_types.lists_for(n) for n in (1, 100, 10_000, 1_000_000, 100_000_000)] == [2, 16, 256, 2048, 16384]
-    assert [index_types.code_bytes(n) for n in (2, 7, 16, 256, 768, 2048)] == [1, 1, 4, 64, 96, 64]
+    assert [index_types.count_lists(n) for n in (1, 100, 10_000, 1_000_000, 100_000_000)] == [2, 16, 256, 2048, 16384]
+    assert [index_types.count_code_bytes(n) for n in (2, 7, 16, 256, 768, 2048)] == [1, 1, 4, 64, 96, 64]
 
 
 def test_too_few_images_to_learn_from_are_refused(tmp_path):
@@ -158,21 +158,21 @@ def test_exact_search_in_blocks_is_that_of_numpy(monkeypatch):
 
 def test_candidates_are_scored_again_and_results_merged():
     candidates = np.array([[4, MISSING, 9, 2]])
-    _, rows = rescored(FEATURES, QUERIES[:1], candidates, 3)
+    _, rows = rescore(FEATURES, QUERIES[:1], candidates, 3)
     expected = sorted([4, 9, 2], key=lambda row: -(FEATURES[row] @ QUERIES[0]))
     assert rows.tolist() == [expected]
-    both = merged((np.array([[0.5, 0.1]]), np.array([[1, 2]])), (np.array([[0.3, 9]]), np.array([[3, MISSING]])))
+    both = merge_results((np.array([[0.5, 0.1]]), np.array([[1, 2]])), (np.array([[0.3, 9]]), np.array([[3, MISSING]])))
     assert (both[0].tolist(), both[1].tolist()) == ([[0.5, 0.3]], [[1, 3]])
 
 
 def test_candidates_of_many_queries_are_read_some_at_a_time(monkeypatch):
     vectors, queries = clustered(2000, 64), clustered(32, 64, seed=1)
     rows = np.tile(np.arange(2000), (32, 1))  # of all queries together 16 MB of vectors
-    wanted = rescored(vectors, queries, rows, 5)
+    wanted = rescore(vectors, queries, rows, 5)
     monkeypatch.setattr(searcher, "BLOCK", 2**20)
     tracemalloc.start()
     try:
-        found, (_, peak) = rescored(vectors, queries, rows, 5), tracemalloc.get_traced_memory()
+        found, (_, peak) = rescore(vectors, queries, rows, 5), tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)

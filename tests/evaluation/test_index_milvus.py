@@ -33,13 +33,13 @@ def truth(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 def test_approximate_kinds(tmp_path, truth, kind):
     info = build_index(tmp_path / "gallery.db", chunks(IMAGES, FEATURES, 600), kind=kind)
-    assert (info.kind, info.images, info.engine) == (kind, COUNT, "milvus-lite")
+    assert (info.kind, info.images, info.backend) == (kind, COUNT, "milvus-lite")
     assert info.recall >= index_types.RECALL
     assert info.effort >= index_types.FIRST_EFFORT[kind]
     with open_index(tmp_path / "gallery.db") as index:
         for where in (Where(), Where(view=View.GROUND)):
             found = [set(hits) for hits in paths(index.search(QUERIES, 10, where))]
-            assert index_types.recall_of(found, [set(hits) for hits in truth[where.key]]) > 0.9
+            assert index_types.measure_recall(found, [set(hits) for hits in truth[where.key]]) > 0.9
 
 
 def test_a_server_is_asked_the_same_way(tmp_path, truth):
@@ -47,7 +47,7 @@ def test_a_server_is_asked_the_same_way(tmp_path, truth):
     try:
         uri = f"http://127.0.0.1:{port}#people"
         info = build_index(uri, chunks(IMAGES, FEATURES, 200), maker="m")
-        assert (info.engine, info.images, info.chunks, info.size) == ("milvus", COUNT, 3, None)
+        assert (info.backend, info.images, info.chunks, info.size) == ("milvus", COUNT, 3, None)
         with open_index(uri, write=True) as index:
             assert paths(index.search(QUERIES, 10)) == truth[Where().key]
             assert paths(index.search(QUERIES, 10, Where(view=View.GROUND))) == truth[Where(view=View.GROUND).key]
@@ -76,7 +76,7 @@ def test_many_paths_are_removed_in_parts(tmp_path, monkeypatch):
 
 
 def test_more_results_than_milvus_gives_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(milvus_backend, "MOST", 5)
+    monkeypatch.setattr(milvus_backend, "MAX_RESULTS", 5)
     build_index(tmp_path / "g.db", [Chunk([Entry(f"{n}") for n in range(8)], np.eye(8))])
     with open_index(tmp_path / "g.db") as index:
         assert [len(hits) for hits in index.search(np.eye(8)[:1], 4)] == [4]

@@ -168,7 +168,7 @@ def test_a_check_is_of_the_files_that_count(folder, monkeypatch):
 def test_a_writer_that_waited_in_vain_goes_on(folder, monkeypatch):
     monkeypatch.setattr(metadata, "WAIT", 0.1)
     with open_index(folder, write=True) as writer, open_index(folder) as reader:
-        with reader._table.at_once():
+        with reader._table.transaction():
             reader.info()
             with pytest.raises(InputError, match="database is locked"):
                 writer.add([chunk_for(COUNT)])

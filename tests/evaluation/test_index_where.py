@@ -33,7 +33,7 @@ def test_entries_come_back_from_their_fields_and_of_records():
     assert Entry.from_fields(entry.fields) == entry
     assert Entry("a").fields == ("a", UNKNOWN, UNKNOWN, UNKNOWN, "", None, "{}")
     record = Record("p.jpg", 9, 2, View.AERIAL, "UAV", tags={"scene": "3"})
-    assert Entry.of(record, 5.0) == Entry("p.jpg", View.AERIAL, 2, 9, "uav", 5.0, {"scene": "3"})
+    assert Entry.from_record(record, 5.0) == Entry("p.jpg", View.AERIAL, 2, 9, "uav", 5.0, {"scene": "3"})
 
 
 def test_conditions_of_milvus():
@@ -72,8 +72,8 @@ def test_chunks_have_names_of_their_entries():
 
 
 def test_vectors_get_length_one_and_bad_ones_are_named():
-    np.testing.assert_allclose(Chunk([Entry("a")], np.array([[3.0, 4.0]])).made().vectors, [[0.6, 0.8]])
+    np.testing.assert_allclose(Chunk([Entry("a")], np.array([[3.0, 4.0]])).with_vectors().vectors, [[0.6, 0.8]])
     with pytest.raises(InputError, match="1 of 1 gallery vectors have length 0 and no direction: a"):
-        Chunk([Entry("a")], np.zeros((1, 2))).made()
+        Chunk([Entry("a")], np.zeros((1, 2))).with_vectors()
     with pytest.raises(InputError, match="1 of 1 gallery features have NaN, infinite or huge numbers"):
-        Chunk([Entry("a")], np.array([[np.nan, 1]])).made()
+        Chunk([Entry("a")], np.array([[np.nan, 1]])).with_vectors()

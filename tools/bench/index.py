@@ -23,7 +23,7 @@ import numpy as np
 from agreid_plugin.engine.processes import in_process, peak_memory
 from agreid_plugin.retrieval.index import Chunk, Entry, Info, build_index, open_index
 from agreid_plugin.retrieval.index.base import check_kind
-from agreid_plugin.retrieval.index.index_types import RECALL_AT, recall_of
+from agreid_plugin.retrieval.index.index_types import RECALL_AT, measure_recall
 from agreid_plugin.types import View
 from bench.rivals import METHOD, alternate, compute_ratios, table, time_call
 
@@ -100,7 +100,7 @@ def _row(measured: list[Measurement], flat: list[Measurement]) -> list[str]:
         f"{last.info.engine} {last.info.kind}",
         str(compute_ratios(column(measured, "build"), column(flat, "build"))),
         *(str(compute_ratios(column(flat, name), column(measured, name))) for name in ("single", "batched")),
-        f"{recall_of(last.found, truth):.3f}",
+        f"{measure_recall(last.found, truth):.3f}",
         *(f"{np.median(column(measured, name)):.0f}" for name in ("build_memory", "search_memory")),
         f"{(last.info.size or 0) / 2**20:.0f}",
     ]

@@ -1,4 +1,4 @@
-"""Indexes of galleries: build once, add, remove, search; in a folder by faiss, or by Milvus."""
+"""Gallery indexes: build once, add, remove, search; in a folder by faiss, or by Milvus."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ __all__ = [
 def build_index(
     uri: str | Path, chunks: Iterable[Chunk], *, kind: str | None = None, maker: str = "", token: str = ""
 ) -> Info:
-    """Build an index, or go on with a build that was interrupted: chunks that are in are not made again.
+    """Build an index, or go on with a build that was interrupted: chunks that are in are skipped.
 
     Args:
         uri: a folder (faiss), `gallery.db` (Milvus Lite) or `http://host:19530` (Milvus); `#name` behind the last two
             chooses a collection.
         chunks: the images, some at a time.
         kind: one of `KINDS`; None chooses by size, see `kinds`.
-        maker: tells what makes the vectors; a build goes on with the same one alone.
+        maker: fingerprint of the model that makes the vectors; a build goes on only with the same one.
         token: `user:password` of a Milvus server that asks for it.
 
     Raises:
@@ -59,7 +59,7 @@ def build_index(
         ...     with open_index(f"{folder}/gallery") as index:
         ...         best = index.search(vectors[:1], k=2)[0]
         ...         other = index.search(vectors[:1], k=2, where=Where(cameras=(2,)))[0]
-        >>> info.engine, info.kind, info.images
+        >>> info.backend, info.kind, info.images
         ('faiss', 'flat', 3)
         >>> [(match.entry.path, round(match.score, 4)) for match in best]
         [('a.jpg', 1.0), ('b.jpg', 0.6)]
@@ -69,12 +69,12 @@ def build_index(
     check_kind(kind)
     uri, chunks = str(uri), iter(chunks)
     if _exists(uri, token):
-        index = _opened(uri, write=True, token=token, building=True)
+        index = _open(uri, write=True, token=token, building=True)
     else:
-        width, chunks = _peeked(chunks, uri)
-        index = _created(uri, width, maker, kind, token)
+        width, chunks = _peek_width(chunks, uri)
+        index = _create(uri, width, maker, kind, token)
     with index:
-        _check_resumed(index, kind, maker)
+        _check_resume(index, kind, maker)
         index.build(chunks)
         return index.info()
 
@@ -87,13 +87,13 @@ def open_index(
     Args:
         uri: as in `build_index`.
         write: whether it is going to be changed.
-        maker: refuse an index whose vectors something else made; None takes any.
+        maker: fingerprint of the model; vectors of another one are refused. None takes any.
         token: `user:password` of a Milvus server that asks for it.
 
     Raises:
         InputError: there is none, or it is damaged, unfinished, of another version or another maker.
     """
-    index = _opened(str(uri), write=write, token=token)
+    index = _open(str(uri), write=write, token=token)
     try:
         check_maker(index.info(), maker)
     except BaseException:
@@ -114,40 +114,40 @@ def _exists(uri: str, token: str) -> bool:
         milvus.close()
 
 
-def _opened(uri: str, write: bool, token: str, building: bool = False) -> FaissIndex | MilvusIndex:
+def _open(uri: str, write: bool, token: str, building: bool = False) -> FaissIndex | MilvusIndex:
     if is_milvus(uri):
         return MilvusIndex(uri, write, token, building)
     return FaissIndex(uri, write, building)
 
 
-def _created(uri: str, width: int, maker: str, kind: str | None, token: str) -> FaissIndex | MilvusIndex:
+def _create(uri: str, width: int, maker: str, kind: str | None, token: str) -> FaissIndex | MilvusIndex:
     if is_milvus(uri):
         return MilvusIndex.create(uri, width, maker, kind, token)
     return FaissIndex.create(uri, width, maker, kind)
 
 
-def _peeked(chunks: Iterator[Chunk], uri: str) -> tuple[int, Iterator[Chunk]]:
+def _peek_width(chunks: Iterator[Chunk], uri: str) -> tuple[int, Iterator[Chunk]]:
     """Return the width of the first vectors, and the chunks from the first on."""
-    made = []
+    seen = []
     for chunk in chunks:
-        made.append(chunk.made())
-        if made[-1].entries:
-            return made[-1].vectors.shape[1], chain(made, chunks)
-    raise InputError(f"index {uri} would be empty: {'no image could be read' if made else 'no image was given'}")
+        seen.append(chunk.with_vectors())
+        if seen[-1].entries:
+            return seen[-1].vectors.shape[1], chain(seen, chunks)
+    raise InputError(f"index {uri} would be empty: {'no image could be read' if seen else 'no image was given'}")
 
 
-def _check_resumed(index: FaissIndex | MilvusIndex, kind: str | None, maker: str) -> None:
+def _check_resume(index: FaissIndex | MilvusIndex, kind: str | None, maker: str) -> None:
     info = index.info()
     if info.complete:
         raise InputError(f"index {info.uri} is finished: add to it, or remove it first")
     check_maker(info, maker)
-    if index.wanted != kind:
-        was, now = index.wanted or "chosen by size", kind or "chosen by size"
+    if index.requested_kind != kind:
+        was, now = index.requested_kind or "chosen by size", kind or "chosen by size"
         raise InputError(f"index {info.uri} was begun with kind {was}, not {now}: name the same, or remove it first")
 
 
 def check_maker(info: Info, maker: str | None) -> None:
-    """Refuse an index whose vectors something else made; None takes any."""
+    """Refuse an index whose vectors another model made; None takes any."""
     if maker is not None and info.maker != maker:
         raise InputError(
             f"index {info.uri} has vectors of other weights or another configuration "

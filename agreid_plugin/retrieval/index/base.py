@@ -1,4 +1,4 @@
-"""One index of a gallery, whatever engine keeps it.
+"""Base class of gallery indexes, for every backend.
 
 Shapes: Q queries, D width.
 """
@@ -18,11 +18,11 @@ from agreid_plugin.evaluation.validation import FeatureArray, check_lengths
 from agreid_plugin.retrieval.index.entries import ANY, Chunk, Match, SearchResult, VectorChunk, Where, unit_vectors
 
 VERSION = 1
-"""Of what the files of an index hold: one of another version is refused."""
+"""Version of an index's files: another one is refused."""
 KINDS = ("flat", "ivf", "hnsw", "pq")
 TIE = 1e-6
-"""Cosines nearer than this count as equal: engines add in different orders."""
-MORE = 4  # times as many results are asked for when the last ones wanted are equal
+"""Cosines nearer than this count as equal: backends add in different orders."""
+FETCH_FACTOR = 4  # times as many results are asked for when the last ones wanted are equal
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class Info:
 
     Attributes:
         uri: where it is.
-        engine: `faiss`, `milvus-lite` or `milvus`.
+        backend: `faiss`, `milvus-lite` or `milvus`.
         kind: how it searches, one of `KINDS`; `flat` is exact.
         images: how many it holds.
         width: D.
-        maker: what made its vectors.
+        maker: fingerprint of the model that made its vectors.
         chunks: how many of them went in by `build`.
         complete: False while a build is not finished.
         removed: vectors of removed or replaced images that still lie on the disk.
         effort: lists or graph candidates looked at for a query; 0 for `flat`.
         recall: part of the true 10 best that are found, measured on held-out queries; None if never measured.
-        size: bytes on the disk; None when that is not ours to know.
+        size: bytes on the disk; None if a server keeps it.
     """
 
     uri: str
-    engine: str
+    backend: str
     kind: str
     images: int
     width: int
@@ -59,7 +59,7 @@ class Info:
 
 
 class GalleryIndex(ABC):
-    """Vectors of a gallery's images and what is known of them, opened to search or to change.
+    """Vectors of a gallery's images with their labels, opened to search or to change.
 
     Attributes:
         uri: where it is.
@@ -69,11 +69,11 @@ class GalleryIndex(ABC):
     uri: str
     width: int
     _write = False
-    _about: dict[str, Any]  # what is known of the whole index
+    _about: dict[str, Any]  # metadata of the whole index
 
     @property
-    def wanted(self) -> str | None:
-        """The kind that was asked for; None is chosen by size."""
+    def requested_kind(self) -> str | None:
+        """The kind that the user named; None lets the size choose."""
         return self._about["kind"]
 
     @abstractmethod
@@ -86,7 +86,7 @@ class GalleryIndex(ABC):
 
     @abstractmethod
     def info(self) -> Info:
-        """Tell what the index is."""
+        """Describe the index."""
 
     @abstractmethod
     def check(self) -> None:
@@ -94,10 +94,10 @@ class GalleryIndex(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let others have it."""
+        """Close the index."""
 
     @abstractmethod
-    def _most(self) -> int:
+    def _max_results(self) -> int:
         """Return how many results a query may ask for."""
 
     @abstractmethod
@@ -130,20 +130,20 @@ class GalleryIndex(ABC):
             raise InputError(f"query vectors are {queries.shape[1]} wide, those of {self.uri} {self.width}")
         if k < 1:
             raise InputError(f"k={k} should be 1 or more")
-        fetched, most = k + 1, self._most()
+        fetched, most = k + 1, self._max_results()
         found = self._nearest(queries, min(fetched, most), where)
-        while fetched < most and (tied := [place for place, hits in enumerate(found) if _cut(hits, k, fetched)]):
-            fetched = min(fetched * MORE, most)
+        while fetched < most and (tied := [place for place, hits in enumerate(found) if _may_be_cut(hits, k, fetched)]):
+            fetched = min(fetched * FETCH_FACTOR, most)
             for place, hits in zip(tied, self._nearest(queries[tied], fetched, where), strict=True):
                 found[place] = hits
-        return [_ordered(hits)[:k] for hits in found]
+        return [_order_ties(hits)[:k] for hits in found]
 
-    def _made(self, chunk: Chunk) -> VectorChunk:
+    def _with_vectors(self, chunk: Chunk) -> VectorChunk:
         """Return a chunk with its vectors, which have to be as wide as the others."""
-        made = chunk.made()
-        if made.entries and made.vectors.shape[1] != self.width:
-            raise InputError(f"{made.entries[0].path}: vectors are {made.vectors.shape[1]} wide, not {self.width}")
-        return made
+        found = chunk.with_vectors()
+        if found.entries and found.vectors.shape[1] != self.width:
+            raise InputError(f"{found.entries[0].path}: vectors are {found.vectors.shape[1]} wide, not {self.width}")
+        return found
 
     def _require_complete(self, complete: bool, building: bool) -> None:
         if not complete and not building:
@@ -151,7 +151,7 @@ class GalleryIndex(ABC):
 
     def _require_writing(self) -> None:
         if not self._write:
-            raise InputError(f"index {self.uri} is open to search alone: open it with write=True")
+            raise InputError(f"index {self.uri} is open for searching only: open it with write=True")
 
     def __enter__(self) -> GalleryIndex:
         return self
@@ -161,7 +161,7 @@ class GalleryIndex(ABC):
 
 
 def check_kind(kind: str | None) -> None:
-    """Refuse a kind that no engine has; None is one that is chosen by size."""
+    """Refuse an unknown kind; None lets the size choose."""
     if kind is not None:
         require_known("index kind", kind, KINDS)
 
@@ -175,13 +175,13 @@ def search_queries(
     return [SearchResult(query, tuple(matches)) for query, matches in found]
 
 
-def _cut(hits: Sequence[Match], k: int, fetched: int) -> bool:
-    """Tell whether the k-th result is equal to the last one that was asked for, and so to others perhaps."""
+def _may_be_cut(hits: Sequence[Match], k: int, fetched: int) -> bool:
+    """Whether the k-th result is as good as the last one fetched, so that equal ones may be missing."""
     scores = [hit.score for hit in hits[k - 1 :]]
     return len(hits) == fetched and all(high - low < TIE for high, low in pairwise(scores))
 
 
-def _ordered(hits: Sequence[Match]) -> list[Match]:
+def _order_ties(hits: Sequence[Match]) -> list[Match]:
     """Return results with equal ones in the order of their paths, under the largest cosine of them."""
     groups: list[list[Match]] = []
     for last, hit in zip([None, *hits], hits, strict=False):

@@ -23,10 +23,10 @@ from agreid_plugin.types import UNKNOWN, Record, View, view_label, view_of
 
 FIELDS = ("path", "view", "camera", "pid", "platform", "time", "tags")
 """What is stored of an image, in this order."""
-LONGEST_PATH = 4096  # bytes; a Milvus field has to name its limit
-LARGEST = 2**31 - 1  # of a camera, so that every engine can hold it
+MAX_PATH_BYTES = 4096  # bytes; a Milvus field has to name its limit
+MAX_CAMERA = 2**31 - 1  # of a camera, so that every backend can hold it
 NAME = re.compile(r"\w[\w.-]*")
-CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # what no engine's language can quote
+CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # characters that no backend's query language can quote
 NO_TIME = -1e300  # in Milvus, where every comparison needs a number: no image has this time
 
 
@@ -35,13 +35,13 @@ class Entry:
     """An image of a gallery.
 
     Attributes:
-        path: the image, and what an index knows it by: a second image of this path replaces the first.
-        view: aerial or ground, None when nobody knows.
+        path: the image, and its key in an index: a second image of this path replaces the first.
+        view: aerial or ground, None if unknown.
         camera: its number, `UNKNOWN` without one.
         pid: the identity, `UNKNOWN` without one.
-        platform: what carries the camera, in lower case; empty when nobody knows.
-        time: when it was taken, in seconds since 1970 (UTC); None when nobody knows.
-        tags: name -> value, whatever else searches should ask for.
+        platform: what carries the camera, in lower case; empty if unknown.
+        time: when it was taken, in seconds since 1970 (UTC); None if unknown.
+        tags: name -> value, other labels to filter by.
     """
 
     path: str
@@ -54,7 +54,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         _check_path(self.path)
-        _check_number(self, "camera", LARGEST)
+        _check_number(self, "camera", MAX_CAMERA)
         _check_number(self, "pid", 2**63 - 1)
         check_tags(self.tags, self.path)
         if self.time is not None and not math.isfinite(self.time):
@@ -63,7 +63,7 @@ class Entry:
         object.__setattr__(self, "platform", self.platform.lower())
 
     @classmethod
-    def of(cls, record: Record, time: float | None = None) -> Entry:
+    def from_record(cls, record: Record, time: float | None = None) -> Entry:
         """Return the entry of a dataset's record."""
         known = {name: str(value) for name, value in record.tags.items()}
         return cls(record.path, record.view, record.camera, record.pid, record.platform, time, known)
@@ -117,9 +117,9 @@ class Chunk:
 
     Attributes:
         entries: N images.
-        vectors: (N, D) of them, of any length above 0, or what makes them: it is not called for a chunk that is in. It
-            may give a chunk instead, of those images that could be read and of what was found out about them.
-        key: tells the chunk from others when a build goes on; empty takes a digest of the entries.
+        vectors: (N, D) of any length above 0, or a function that computes them, not called for a chunk that is in. It
+            may return a chunk instead, of the images that could be read and with labels that were found.
+        key: identifies the chunk when a build goes on; empty takes a digest of the entries.
     """
 
     entries: Sequence[Entry]
@@ -136,11 +136,11 @@ class Chunk:
             digest.update(repr(entry.fields).encode())
         return digest.hexdigest()
 
-    def made(self) -> VectorChunk:
-        """Return the chunk with its vectors of length 1, and of a path the last image alone."""
+    def with_vectors(self) -> VectorChunk:
+        """Return the chunk with its vectors of length 1, and of a path only the last image."""
         given = self.vectors() if callable(self.vectors) else self.vectors
         if isinstance(given, Chunk):
-            return replace(given, key=self.name).made()
+            return replace(given, key=self.name).with_vectors()
         check_lengths("chunk", len(self.entries), vectors=len(given))
         if not self.entries:
             return VectorChunk((), np.empty((0, 0), dtype=np.float32), self.name)
@@ -179,14 +179,16 @@ def check_tags(tags: Mapping[str, str], where: str) -> None:
             raise InputError(f"{where}: tag {name} is {value!r}, but should be text in one line")
 
 
-def can_be_kept(path: str) -> bool:
-    """Say whether every engine can keep an image by this path, which has to be text without control characters."""
-    return bool(path) and not CONTROL.search(path) and len(path.encode()) <= LONGEST_PATH
+def is_valid_path(path: str) -> bool:
+    """Whether every backend can keep an image by this path: text without control characters."""
+    return bool(path) and not CONTROL.search(path) and len(path.encode()) <= MAX_PATH_BYTES
 
 
 def _check_path(path: str) -> None:
-    if not can_be_kept(path):
-        raise InputError(f"path {path[:80]!r} should have 1 to {LONGEST_PATH} bytes, none of them a control character")
+    if not is_valid_path(path):
+        raise InputError(
+            f"path {path[:80]!r} should have 1 to {MAX_PATH_BYTES} bytes, none of them a control character"
+        )
 
 
 def _check_number(entry: Entry, name: str, largest: int) -> None:
@@ -198,7 +200,7 @@ def _check_number(entry: Entry, name: str, largest: int) -> None:
 
 @dataclass(frozen=True)
 class Where:
-    """Conditions that all have to hold; one that is not given does. What nobody knows of an image meets no condition.
+    """Conditions that all have to hold; one that is not given does. An unknown label meets no condition.
 
     Attributes:
         view: aerial or ground.
@@ -267,14 +269,14 @@ class Where:
             if wanted:
                 parts.append(f"{column} in {list(wanted)}")
         if self.paths:
-            parts.append(f"path in [{', '.join(map(quoted, self.paths))}]")
+            parts.append(f"path in [{', '.join(map(quote, self.paths))}]")
         if self.platform:
-            parts.append(f"platform == {quoted(self.platform.lower())}")
+            parts.append(f"platform == {quote(self.platform.lower())}")
         if self.after is not None:
             parts.append(f"time >= {self.after!r}")
         if self.before is not None:
             parts.append(f"time > {NO_TIME!r} and time < {self.before!r}")
-        parts += [f"tags[{quoted(name)}] == {quoted(value)}" for name, value in self.tags.items()]
+        parts += [f"tags[{quote(name)}] == {quote(value)}" for name, value in self.tags.items()]
         return " and ".join(parts)
 
 
@@ -282,7 +284,7 @@ ANY = Where()
 """Every image."""
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return text as Milvus reads it in an expression."""
     return json.dumps(text, ensure_ascii=False)
 
@@ -301,7 +303,7 @@ def parse_time(text: str) -> float:
     if math.isfinite(seconds):
         return seconds
     try:
-        told = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         raise InputError(f"time {text!r} cannot be read: write 2026-05-31 or 2026-05-31T14:30") from None
-    return (told if told.tzinfo else told.replace(tzinfo=timezone.utc)).timestamp()
+    return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()

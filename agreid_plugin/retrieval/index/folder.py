@@ -20,7 +20,7 @@ from agreid_plugin.errors import InputError
 TABLE, LOCK = "gallery.sqlite", "writer.lock"
 BYTES = 4  # of a float32
 BLOCK = 16 * 2**20  # bytes read together
-CHECKED_AT_ONCE = 256 * 2**20
+CHECK_UP_TO = 256 * 2**20
 """Files up to so many bytes are compared with their checksums whenever they are opened; larger ones by `check`."""
 
 
@@ -65,7 +65,7 @@ class VectorFile:
     def check(self, known: int, checksum: int) -> None:
         """Compare the first `known` vectors with their checksum."""
         check_size(self.path, known * self.width * BYTES, exact=False)
-        check_sum(self.path, known * self.width * BYTES, checksum)
+        check_checksum(self.path, known * self.width * BYTES, checksum)
 
 
 def make_folder(path: Path) -> None:
@@ -84,7 +84,7 @@ def remove_others(folder: Path, kept: Collection[str | None]) -> None:
                 path.unlink()
 
 
-def size_of(folder: Path) -> int:
+def measure_size(folder: Path) -> int:
     """Return the bytes of all files in a folder, at any depth."""
     size = 0
     for path in folder.rglob("*"):
@@ -104,13 +104,13 @@ def check_size(path: Path, size: int, exact: bool = True) -> None:
         raise InputError(f"{path} has {there} bytes instead of {size}: the index is damaged; build it again")
 
 
-def check_sum(path: Path, size: int, checksum: int) -> None:
+def check_checksum(path: Path, size: int, checksum: int) -> None:
     """Refuse a file whose first `size` bytes do not have a checksum."""
-    if size and file_sum(path, size) != checksum:
+    if size and checksum_file(path, size) != checksum:
         raise InputError(f"{path} has a wrong checksum: the index is damaged; build it again")
 
 
-def file_sum(path: Path, size: int) -> int:
+def checksum_file(path: Path, size: int) -> int:
     """Return the checksum of the first `size` bytes of a file."""
     checksum = 0
     with told_undone(path, "read"), path.open("rb") as file:
@@ -138,5 +138,5 @@ class WriterLock:
             raise InputError(f"{folder / LOCK} is damaged: remove it") from None
 
     def release(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         self._base.close()

@@ -1,11 +1,11 @@
-"""Kinds of approximate search by faiss: which is for how many images, how they learn, and how much they look at.
+"""Approximate index types of faiss: choice by size, training, search effort.
 
-Which kind is chosen (`kind_for`):
+Which kind is chosen (`choose_kind`):
 
 - `flat` up to 100,000 images: exact, every vector is looked at.
 - `hnsw` up to 300,000: a graph of neighbors. The fastest to search and the slowest to build, which is why it ends here.
 - `ivf` up to 5,000,000: lists of the vectors around centers, of which the nearest few are looked at.
-- `pq` beyond: such lists of codes of a byte for 4 numbers. They alone are in memory while it is built; the best
+- `pq` beyond: such lists of codes of a byte for 4 numbers. Only they are in memory while it is built; the best
   candidates are compared again by their vectors, which stay on the disk.
 
 All are read by memory map: what a search does not touch takes no memory.
@@ -27,32 +27,32 @@ from agreid_plugin.errors import InputError
 
 T = TypeVar("T")
 
-UP_TO = {"flat": 100_000, "hnsw": 300_000, "ivf": 5_000_000}
+MAX_IMAGES = {"flat": 100_000, "hnsw": 300_000, "ivf": 5_000_000}
 """Kind -> the largest number of images that it is chosen for."""
 NEIGHBORS, BUILD_EFFORT = 32, 80  # of the graph: edges of a vector, candidates looked at for them
 SAMPLE = 64  # vectors a list learns from
-CODES = 256  # a byte tells so many apart, and needs as many vectors to learn them from
-LONGEST_CODE = 96  # bytes
+CODES = 256  # values of a byte, which needs as many vectors to learn from
+MAX_CODE_BYTES = 96  # bytes
 RECALL, RECALL_AT = 0.95, 10  # what is aimed at: so much of the true 10 best
 FIRST_EFFORT = {"hnsw": 32, "ivf": 8, "pq": 8}
-LARGEST_EFFORT = 1024
+MAX_EFFORT = 1024
 CLASSES: dict[str, type[faiss.Index]] = {"hnsw": faiss.IndexHNSW, "ivf": faiss.IndexIVFFlat, "pq": faiss.IndexIVFPQ}
-_untyped: Any = faiss  # its types lack parameters that search takes, and the array that a selector is made of
+_untyped: Any = faiss  # its types lack parameters of search, and the array that a selector takes
 
 
-def kind_for(images: int) -> str:
+def choose_kind(images: int) -> str:
     """Return the kind for a number of images."""
-    return next((kind for kind, most in UP_TO.items() if images <= most), "pq")
+    return next((kind for kind, most in MAX_IMAGES.items() if images <= most), "pq")
 
 
-def lists_for(images: int) -> int:
+def count_lists(images: int) -> int:
     """Return how many lists images are put in: the power of 2 nearest to twice the root of their number."""
     return 2 ** round(math.log2(2 * math.sqrt(max(images, 1))))
 
 
-def enough(kind: str, images: int) -> bool:
-    """Tell whether a kind can learn from a number of images, of which a tenth may be held out."""
-    return kind == "flat" or images * 9 // 10 >= _needed(kind, lists_for(images))
+def can_train(kind: str, images: int) -> bool:
+    """Whether a kind can learn from a number of images, of which a tenth may be held out."""
+    return kind == "flat" or images * 9 // 10 >= _min_sample(kind, count_lists(images))
 
 
 class Structure:
@@ -60,7 +60,7 @@ class Structure:
 
     Args:
         kind: `ivf`, `hnsw` or `pq`.
-        index: what faiss made.
+        index: the index of faiss.
         effort: lists or graph candidates looked at for a query.
         held_out: rows that went in after all others, ascending: the recall was measured before.
     """
@@ -71,11 +71,13 @@ class Structure:
         self._kept = index.ntotal - len(self.held_out)  # numbers from here on are those of held-out rows
 
     @classmethod
-    def learned(cls, kind: str, sample: np.ndarray, images: int) -> Structure:
+    def train(cls, kind: str, sample: np.ndarray, images: int) -> Structure:
         """Return an empty one that learned from a sample, (N, D), for a number of images."""
-        width, lists = sample.shape[1], lists_for(images)
+        width, lists = sample.shape[1], count_lists(images)
         _check_sample(kind, len(sample), lists)
-        text = {"hnsw": f"HNSW{NEIGHBORS}", "ivf": f"IVF{lists},Flat", "pq": f"IVF{lists},PQ{code_bytes(width)}"}[kind]
+        text = {"hnsw": f"HNSW{NEIGHBORS}", "ivf": f"IVF{lists},Flat", "pq": f"IVF{lists},PQ{count_code_bytes(width)}"}[
+            kind
+        ]
         index: Any = faiss.index_factory(width, text, faiss.METRIC_INNER_PRODUCT)
         if kind == "hnsw":
             index.hnsw.efConstruction = BUILD_EFFORT
@@ -103,9 +105,10 @@ class Structure:
     def check(self, path: Path, width: int, covered: int) -> None:
         """Refuse a file that was read and is not what was kept: of the first `covered` rows of vectors of a width."""
         index, held_out = self.index, self.held_out
-        own = self.kind in CLASSES and isinstance(index, CLASSES[self.kind])
+        right_type = self.kind in CLASSES and isinstance(index, CLASSES[self.kind])
+        right_size = (index.d, index.ntotal) == (width, covered)
         ascending = held_out.ndim == 1 and np.all(np.diff(held_out, prepend=-1, append=index.ntotal) > 0)
-        if (index.d, index.ntotal) != (width, covered) or not (own and ascending and 0 < self.effort <= self.most):
+        if not (right_size and right_type and ascending and 0 < self.effort <= self.max_effort):
             raise InputError(f"{path} is the structure of another index: it is damaged; build the index again")
 
     def write(self, path: Path) -> None:
@@ -126,9 +129,9 @@ class Structure:
         self.index.add(vectors)
 
     @property
-    def most(self) -> int:
+    def max_effort(self) -> int:
         """The largest effort that makes sense."""
-        return self.index.nlist if isinstance(self.index, faiss.IndexIVF) else LARGEST_EFFORT
+        return self.index.nlist if isinstance(self.index, faiss.IndexIVF) else MAX_EFFORT
 
     def search(self, queries: np.ndarray, k: int, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and rows, (Q, K) each, best first; -1 where nothing was found.
@@ -148,7 +151,7 @@ class Structure:
         if self.kind == "hnsw":
             parameters = _untyped.SearchParametersHNSW(efSearch=max(effort, k), sel=chosen)
         else:
-            parameters = _untyped.SearchParametersIVF(nprobe=min(effort, self.most), sel=chosen)
+            parameters = _untyped.SearchParametersIVF(nprobe=min(effort, self.max_effort), sel=chosen)
         scores, numbers = self.index.search(queries, k, params=parameters)
         return scores, self._rows(numbers)
 
@@ -166,9 +169,9 @@ class Structure:
         return np.where(numbers < 0, numbers, np.where(numbers < self._kept, numbers + before, late))
 
 
-def code_bytes(width: int) -> int:
+def count_code_bytes(width: int) -> int:
     """Return the bytes of a code: the most that share out the width evenly, with 4 numbers or more each."""
-    most = max(1, min(width // 4, LONGEST_CODE))
+    most = max(1, min(width // 4, MAX_CODE_BYTES))
     return next(size for size in range(most, 0, -1) if width % size == 0)
 
 
@@ -182,22 +185,22 @@ def tune(find: Callable[[int], list[set[T]]], truth: list[set[T]], first: int, m
         most: the largest.
     """
     effort = min(first, most)
-    while (recall := recall_of(find(effort), truth)) < RECALL and effort < most:
+    while (recall := measure_recall(find(effort), truth)) < RECALL and effort < most:
         effort = min(2 * effort, most)
     return effort, recall
 
 
-def recall_of(found: list[set[T]], truth: list[set[T]]) -> float:
+def measure_recall(found: list[set[T]], truth: list[set[T]]) -> float:
     """Return the part of the true best that was found."""
-    hits = sum(len(own & true) for own, true in zip(found, truth, strict=True))
+    hits = sum(len(each & true) for each, true in zip(found, truth, strict=True))
     return hits / max(1, sum(map(len, truth)))
 
 
 def _check_sample(kind: str, sample: int, lists: int) -> None:
-    needed = _needed(kind, lists)
+    needed = _min_sample(kind, lists)
     if sample < needed:
         raise InputError(f"index kind {kind} learns from {needed} vectors or more, there are {sample}: choose flat")
 
 
-def _needed(kind: str, lists: int) -> int:
+def _min_sample(kind: str, lists: int) -> int:
     return {"hnsw": 1, "ivf": lists, "pq": max(lists, CODES)}[kind]

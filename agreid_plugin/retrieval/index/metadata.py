@@ -1,4 +1,4 @@
-"""The table of an index: images and what is known of them, chunks that are in, and what the other files should hold.
+"""Metadata table of an index: images with their labels, chunks that are in, checksums of the other files.
 
 One SQLite file, and the only place where a change becomes true: vectors and structures are written first, and count
 once a transaction here says so. A row of the table has the number of its vector.
@@ -36,7 +36,7 @@ from agreid_plugin.retrieval.index.entries import FIELDS, Entry, Where
 
 APPLICATION = 0x41475249  # SQLite's place for whose file this is
 WAIT = 30  # seconds for another connection to finish
-AT_ONCE = 500  # rows asked for together
+MAX_ROWS = 500  # rows asked for together
 SCHEMA = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE chunks (key TEXT PRIMARY KEY, images INTEGER NOT NULL);
@@ -45,15 +45,15 @@ CREATE TABLE images (
     pid INTEGER NOT NULL, platform TEXT NOT NULL, time REAL, tags TEXT NOT NULL
 );
 """
-ABOUT = {
+INFO_TYPES = {
     **dict.fromkeys(("width", "vectors", "checksum", "number", "sum"), (int,)),
     "maker": (str,),
     "kind": (str, NoneType),
     "complete": (bool,),
     "structure": (dict, NoneType),
 }
-"""What is known of the whole index -> of which types it is."""
-STRUCTURE = {
+"""Field of the whole index -> its types."""
+STRUCTURE_TYPES = {
     **dict.fromkeys(("number", "size", "checksum", "covered", "effort"), (int,)),
     "file": (str,),
     "kind": (str,),
@@ -73,23 +73,23 @@ class MetadataTable:
 
     def __init__(self, path: Path):
         self.path, self._lock = path, threading.RLock()
-        with self._told():
+        with self._readable_errors():
             self._base = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=rw", WAIT, uri=True, isolation_level=None, check_same_thread=False
             )
             self._base.execute("PRAGMA cache_spill = OFF")  # which would lock readers out before the commit
-        with self.at_once():
+        with self.transaction():
             self._check_version()
 
     @classmethod
     def create(cls, path: Path, about: dict[str, Any]) -> None:
-        """Make a table without images, with what is known of the whole index."""
+        """Make a table without images, with fields of the whole index."""
         base = sqlite3.connect(path, isolation_level=None)
         base.executescript(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}; {SCHEMA}")
         base.close()
         table = cls(path)
-        with table.at_once(write=True):
-            table.tell(sum=0, **about)
+        with table.transaction(write=True):
+            table.store(sum=0, **about)
         table.close()
 
     def close(self) -> None:
@@ -98,9 +98,9 @@ class MetadataTable:
             self._base.close()
 
     @contextmanager
-    def at_once(self, write: bool = False) -> Iterator[None]:
+    def transaction(self, write: bool = False) -> Iterator[None]:
         """Make everything in the block one transaction, or part of the one around it: all becomes true, or nothing."""
-        with self._lock, self._told():
+        with self._lock, self._readable_errors():
             first = not self._base.in_transaction  # a transaction is of this thread, which has the lock
             try:
                 if first:
@@ -114,24 +114,24 @@ class MetadataTable:
                 raise
 
     def about(self) -> dict[str, Any]:
-        """Return what is known of the whole index."""
-        with self.at_once():
-            about = {key: json.loads(value) for key, value in self._ask("SELECT key, value FROM about")}
-            _check(about, ABOUT)
+        """Return the fields of the whole index."""
+        with self.transaction():
+            about = {key: json.loads(value) for key, value in self._query("SELECT key, value FROM about")}
+            _check_types(about, INFO_TYPES)
             if (structure := about["structure"]) is not None:
-                _check(structure, STRUCTURE)
+                _check_types(structure, STRUCTURE_TYPES)
                 if not STRUCTURE_FILE.fullmatch(structure["file"]):  # its folder is this one, whatever it says
                     raise ValueError("wrong file")
         return about
 
-    def tell(self, **values: Any) -> None:
-        """Keep something of the whole index."""
+    def store(self, **values: Any) -> None:
+        """Store fields of the whole index."""
         rows = [(key, json.dumps(value)) for key, value in values.items()]
         self._base.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", rows)
 
     def has_chunk(self, key: str) -> bool:
-        """Tell whether a chunk is in."""
-        return bool(self._ask("SELECT 1 FROM chunks WHERE key = ?", key))
+        """Whether a chunk is in."""
+        return bool(self._query("SELECT 1 FROM chunks WHERE key = ?", key))
 
     def put_chunk(self, key: str, images: int) -> None:
         """Note that a chunk is in."""
@@ -139,7 +139,7 @@ class MetadataTable:
 
     def chunks(self) -> int:
         """Return how many chunks are in."""
-        return self._ask("SELECT count(*) FROM chunks")[0][0]
+        return self._query("SELECT count(*) FROM chunks")[0][0]
 
     def insert(self, first: int, entries: Sequence[Entry]) -> None:
         """Keep images whose vectors start at a row; those of the same paths are forgotten."""
@@ -153,7 +153,7 @@ class MetadataTable:
     def delete(self, where: Where) -> int:
         """Forget images, and return how many."""
         condition, values = where.sql()
-        rows = self._ask(f"SELECT row, {COLUMNS} FROM images WHERE {condition}", *values)
+        rows = self._query(f"SELECT row, {COLUMNS} FROM images WHERE {condition}", *values)
         self._base.executemany("DELETE FROM images WHERE row = ?", [row[:1] for row in rows])
         self._change_sum(rows, -1)
         return len(rows)
@@ -163,67 +163,67 @@ class MetadataTable:
         moved = [(new, int(old)) for new, old in enumerate(rows) if new != old]
         # No number is taken when its turn comes: all below it have moved already.
         self._base.executemany("UPDATE images SET row = ? WHERE row = ?", moved)
-        self.tell(sum=_sum(self._every()))
+        self.store(sum=_checksum(self._all_rows()))
 
     def count(self) -> int:
         """Return how many images there are."""
-        return self._ask("SELECT count(*) FROM images")[0][0]
+        return self._query("SELECT count(*) FROM images")[0][0]
 
     def rows(self, where: Where) -> np.ndarray:
         """Return the rows of the images that meet the conditions, ascending."""
         condition, values = where.sql()
-        with self.at_once():
+        with self.transaction():
             found = self._base.execute(f"SELECT row FROM images WHERE {condition} ORDER BY row", values)
             return np.fromiter((row for (row,) in found), dtype=np.int64)
 
     def entries(self, rows: Iterable[int]) -> dict[int, Entry]:
         """Return the images of rows."""
         rows, found = sorted(set(rows)), {}
-        with self.at_once():
-            for start in range(0, len(rows), AT_ONCE):
-                part = json.dumps([int(row) for row in rows[start : start + AT_ONCE]])
+        with self.transaction():
+            for start in range(0, len(rows), MAX_ROWS):
+                part = json.dumps([int(row) for row in rows[start : start + MAX_ROWS]])
                 wanted = "row IN (SELECT value FROM json_each(?))"
-                for row, *values in self._ask(f"SELECT row, {COLUMNS} FROM images WHERE {wanted}", part):
+                for row, *values in self._query(f"SELECT row, {COLUMNS} FROM images WHERE {wanted}", part):
                     found[row] = Entry.from_fields(values)
         return found
 
     def check_rows(self) -> None:
         """Refuse images without a vector, and a structure of more vectors than there are."""
-        with self.at_once():
+        with self.transaction():
             about = self.about()
-            last = self._ask("SELECT max(row) FROM images")[0][0]
+            last = self._query("SELECT max(row) FROM images")[0][0]
             if max(last or 0, (about["structure"] or {}).get("covered", 0) - 1) >= max(about["vectors"], 1):
                 raise sqlite3.DatabaseError("more images than vectors")
 
     def check(self) -> None:
         """Compare the images with their checksum."""
-        with self.at_once():
+        with self.transaction():
             whole = self._base.execute("PRAGMA quick_check").fetchone()[0] == "ok"
-            if not whole or _sum(self._every()) != self.about()["sum"]:
+            if not whole or _checksum(self._all_rows()) != self.about()["sum"]:
                 raise sqlite3.DatabaseError("wrong checksum")
 
     def _check_version(self) -> None:
-        if self._ask("PRAGMA application_id")[0][0] != APPLICATION:
+        if self._query("PRAGMA application_id")[0][0] != APPLICATION:
             raise InputError(f"{self.path} is no table of a gallery index: name another folder")
-        version = self._ask("PRAGMA user_version")[0][0]
+        version = self._query("PRAGMA user_version")[0][0]
         if version != VERSION:
             raise InputError(
                 f"{self.path} is of version {version}, this program reads {VERSION}: build the index again"
             )
 
-    def _every(self) -> Iterator[tuple]:
+    def _all_rows(self) -> Iterator[tuple]:
         return self._base.execute(f"SELECT row, {COLUMNS} FROM images")
 
     def _change_sum(self, rows: Sequence[tuple], sign: int) -> None:
-        self.tell(sum=(self.about()["sum"] + sign * _sum(rows)) % 2**62)
+        self.store(sum=(self.about()["sum"] + sign * _checksum(rows)) % 2**62)
 
-    def _ask(self, question: str, *values: Any) -> list[tuple]:
-        with self.at_once():
+    def _query(self, question: str, *values: Any) -> list[tuple]:
+        with self.transaction():
             return self._base.execute(question, values).fetchall()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Say in one line what is wrong with the file."""
+    def _readable_errors(self) -> Iterator[None]:
+        """Raise what is wrong with the file as one line."""
         try:
             yield
         except sqlite3.ProgrammingError as error:  # closed
@@ -242,16 +242,16 @@ class MetadataTable:
             raise InputError(f"{self.path} is damaged ({first_line(error)}): build the index again") from None
 
 
-def _check(told: dict[str, Any], wanted: dict[str, tuple[type, ...]]) -> None:
-    """Refuse what a table of ours would not say."""
+def _check_types(fields: dict[str, Any], wanted: dict[str, tuple[type, ...]]) -> None:
+    """Refuse missing fields and values of other types."""
     for name, kinds in wanted.items():
-        if name not in told:
+        if name not in fields:
             raise ValueError(f"no {name}")
-        value = told[name]
+        value = fields[name]
         if type(value) not in kinds or (kinds == (int,) and value < 0) or (value == 0 and name == "width"):
             raise ValueError(f"wrong {name}")
 
 
-def _sum(rows: Iterable[tuple]) -> int:
+def _checksum(rows: Iterable[tuple]) -> int:
     """Return a checksum of rows that does not depend on their order, so that it can follow every change."""
     return sum(zlib.crc32(repr(tuple(row)).encode(errors="surrogateescape")) for row in rows) % 2**62

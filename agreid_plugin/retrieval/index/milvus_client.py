@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.retrieval.index.entries import FIELDS, LONGEST_PATH, NO_TIME, Entry, Where, quoted
+from agreid_plugin.retrieval.index.entries import FIELDS, MAX_PATH_BYTES, NO_TIME, Entry, Where, quote
 
 COLLECTION = "gallery"
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 TIMEOUT = 10  # seconds to find a server
-LONGEST_TEXT = 60_000  # bytes of a text in Milvus, just below its limit
+MAX_TEXT_BYTES = 60_000  # bytes of a text in Milvus, just below its limit
 _open: Counter[str] = Counter()
 """Folders of Milvus Lite -> how many connections of this process use them."""
 
@@ -54,8 +54,8 @@ class Milvus:
             raise InputError(f"collection {self.name!r} should be named with letters, digits and _")
         if self.lite:
             self._check_folder(new)
-        library = _library()  # first: what tells of Milvus' complaints is a part of it
-        with self.told():
+        library = _library()  # first: `readable_errors` needs it
+        with self.readable_errors():
             self.client = library.MilvusClient(self.address, token=token, timeout=TIMEOUT)
         if self.lite:
             _open[self._path] += 1
@@ -67,14 +67,14 @@ class Milvus:
     @property
     def exists(self) -> bool:
         """Whether the collection is there."""
-        with self.told():
+        with self.readable_errors():
             return self.client.has_collection(self.about_name)
 
     def create(self, width: int) -> None:
         """Make both collections; vectors are searched exactly until they have another index."""
         kinds, make = _library().DataType, self.client.create_schema
         schema = make(auto_id=False, enable_dynamic_field=False)
-        schema.add_field("path", kinds.VARCHAR, is_primary=True, max_length=LONGEST_PATH)
+        schema.add_field("path", kinds.VARCHAR, is_primary=True, max_length=MAX_PATH_BYTES)
         for name, kind in (("view", kinds.INT8), ("camera", kinds.INT32), ("pid", kinds.INT64), ("time", kinds.DOUBLE)):
             schema.add_field(name, kind)
         schema.add_field("platform", kinds.VARCHAR, max_length=1024)
@@ -82,10 +82,10 @@ class Milvus:
         schema.add_field("vector", kinds.FLOAT_VECTOR, dim=width)
         about = make(auto_id=False, enable_dynamic_field=False)
         about.add_field("key", kinds.VARCHAR, is_primary=True, max_length=1024)
-        about.add_field("value", kinds.VARCHAR, max_length=LONGEST_TEXT)
+        about.add_field("value", kinds.VARCHAR, max_length=MAX_TEXT_BYTES)
         about.add_field("vector", kinds.FLOAT_VECTOR, dim=2)  # no collection may be without
         for name, fields in ((self.name, schema), (self.about_name, about)):  # the second says that all is there
-            with self.told():
+            with self.readable_errors():
                 if self.client.has_collection(name):  # of a creation that did not finish
                     self.client.drop_collection(name)
                 self.client.create_collection(
@@ -94,7 +94,7 @@ class Milvus:
 
     def load(self, repair: bool) -> None:
         """Make both collections ready; `repair` gives back the index that an interrupted change took away."""
-        with self.told():
+        with self.readable_errors():
             if repair and not self.client.list_indexes(self.name):
                 self.client.create_index(self.name, self.index("FLAT", {}))
             for name in (self.about_name, self.name):
@@ -102,20 +102,20 @@ class Milvus:
 
     def index(self, kind: str, params: dict[str, int]) -> Any:
         """Return the parameters of an index of the vectors."""
-        made = self.client.prepare_index_params()
-        made.add_index("vector", index_type=kind, metric_type="IP", params=params)
-        return made
+        built = self.client.prepare_index_params()
+        built.add_index("vector", index_type=kind, metric_type="IP", params=params)
+        return built
 
-    def tell(self, **values: Any) -> None:
+    def store(self, **values: Any) -> None:
         """Keep something of the whole index."""
         rows = [{"key": key, "value": json.dumps(value), "vector": [0.0, 1.0]} for key, value in values.items()]
-        with self.told():
+        with self.readable_errors():
             self.client.upsert(self.about_name, rows)
 
-    def asked(self, *keys: str) -> dict[str, Any]:
+    def fetch(self, *keys: str) -> dict[str, Any]:
         """Return what was kept under keys, where there is something."""
-        wanted = f"key in [{', '.join(map(quoted, keys))}]"
-        with self.told():
+        wanted = f"key in [{', '.join(map(quote, keys))}]"
+        with self.readable_errors():
             rows = self.client.query(self.about_name, filter=wanted, output_fields=["key", "value"])
         try:
             return {row["key"]: json.loads(row["value"]) for row in rows}
@@ -124,12 +124,12 @@ class Milvus:
 
     def count(self, name: str, where: str) -> int:
         """Return how many rows of a collection meet a condition."""
-        with self.told():
+        with self.readable_errors():
             return self.client.query(name, filter=where, output_fields=["count(*)"])[0]["count(*)"]
 
     def close(self) -> None:
         """End the connection, and Milvus Lite with the last one, so that another process may have its folder."""
-        with self.told():
+        with self.readable_errors():
             self.client.close()
         if self.lite:
             _open[self._path] -= 1
@@ -139,7 +139,7 @@ class Milvus:
                 server_manager_instance.release_server(self._path)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def readable_errors(self) -> Iterator[None]:
         """Say in one line what Milvus has against something."""
         from pymilvus.exceptions import MilvusException
 
@@ -178,7 +178,7 @@ def _library() -> Any:
         import pymilvus
     except ImportError as error:
         raise InputError(f"an index of Milvus needs {error.name}: pip install pymilvus milvus-lite") from None
-    # They print what they raise as well, on many lines, and what Milvus Lite lacks though nobody needs it.
+    # They also print what they raise, on many lines, and warn of features that Milvus Lite lacks.
     for name in ("pymilvus", "milvus_lite", "grpc._server"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return pymilvus
@@ -198,7 +198,7 @@ def from_row(row: dict[str, Any]) -> Entry:
     return Entry.from_fields([values[name] for name in FIELDS])
 
 
-def parts(where: Where, size: int) -> Iterator[Where]:
+def split_paths(where: Where, size: int) -> Iterator[Where]:
     """Give conditions with `size` paths at a time, as Milvus does not read any number of them."""
     starts = range(0, max(1, len(where.paths)), size)
     return (replace(where, paths=where.paths[start : start + size]) for start in starts)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import faiss
 import numpy as np
 
-from agreid_plugin.retrieval.index.index_types import RECALL_AT, SAMPLE, Structure, lists_for, tune
+from agreid_plugin.retrieval.index.index_types import RECALL_AT, SAMPLE, Structure, count_lists, tune
 
 EXACT_UP_TO = 20_000
 """A filter that leaves so many images is answered exactly, whatever the kind: that is as fast."""
 CANDIDATES = 10  # times as many codes as results are compared by their vectors
-HELD_OUT = 200  # queries that measure the recall, none of which a structure learns from
-QUERIES = 64  # looked for together; bounds the memory of candidates
+MAX_HELD_OUT = 200  # queries that measure the recall, none of which a structure learns from
+QUERIES = 64  # searched together; bounds the memory of candidates
 BLOCK = 32 * 2**20  # bytes of vectors looked at together
 MISSING = -1  # row number where there are fewer than K results
 
@@ -38,21 +38,21 @@ class ApproximateSearcher:
 
     def nearest(self, queries: np.ndarray, k: int, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Look in the structure, and exactly at what came after it; see `Searcher.nearest`."""
-        found = self._structured(queries, k, None if rows is None else rows[rows < self.covered])
+        found = self._search_structure(queries, k, None if rows is None else rows[rows < self.covered])
         if self.covered < len(self.vectors):
             late = np.arange(self.covered, len(self.vectors)) if rows is None else rows[rows >= self.covered]
-            found = merged(found, exact_search(self.vectors, queries, k, late))
+            found = merge_results(found, exact_search(self.vectors, queries, k, late))
         there = min(k, len(self.vectors) if rows is None else len(rows))
         short = (found[1] != MISSING).sum(axis=1) < there  # too little was looked at: these queries get all of it
         if short.any():
             found[0][short], found[1][short] = exact_search(self.vectors, queries[short], k, rows)
         return found
 
-    def _structured(self, queries: np.ndarray, k: int, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def _search_structure(self, queries: np.ndarray, k: int, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         if self.structure.kind != "pq":
             return self.structure.search(queries, k, rows)
         _, candidates = self.structure.search(queries, max(k, min(k * CANDIDATES, self.covered)), rows)
-        return rescored(self.vectors, queries, candidates, k)
+        return rescore(self.vectors, queries, candidates, k)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Searcher:
         return np.concatenate([scores for scores, _ in parts]), np.concatenate([found for _, found in parts])
 
 
-def structured(
+def build_structure(
     kind: str, vectors: np.ndarray, blocks: Iterable[np.ndarray], rows: np.ndarray
 ) -> tuple[Structure, float | None]:
     """Make a structure of vectors, and measure its recall.
@@ -97,9 +97,9 @@ def structured(
         rows: the rows whose images are not removed, ascending.
     """
     learned, held_out = sample_rows(kind, rows)
-    structure = Structure.learned(kind, np.array(vectors[learned]), len(rows))
+    structure = Structure.train(kind, np.array(vectors[learned]), len(rows))
     structure.add(blocks, held_out)
-    recall = measured(ApproximateSearcher(vectors, structure, len(vectors)), held_out, rows)
+    recall = tune_structure(ApproximateSearcher(vectors, structure, len(vectors)), held_out, rows)
     if len(held_out):
         structure.add_held_out(np.array(vectors[held_out]))
     return structure, recall
@@ -108,12 +108,12 @@ def structured(
 def sample_rows(kind: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Choose which of some rows a structure learns from, and which are held out to measure it, each ascending."""
     shuffled = np.random.default_rng(0).permutation(rows)
-    held = min(HELD_OUT, len(rows) // 10)
-    learned = 0 if kind == "hnsw" else max(SAMPLE * lists_for(len(rows)), 10_000)
+    held = min(MAX_HELD_OUT, len(rows) // 10)
+    learned = 0 if kind == "hnsw" else max(SAMPLE * count_lists(len(rows)), 10_000)
     return np.sort(shuffled[held : held + max(learned, 1)]), np.sort(shuffled[:held])
 
 
-def measured(lookup: ApproximateSearcher, held_out: np.ndarray, rows: np.ndarray) -> float | None:
+def tune_structure(lookup: ApproximateSearcher, held_out: np.ndarray, rows: np.ndarray) -> float | None:
     """Set the effort of a structure by its recall on held-out rows, and return that; None without such rows.
 
     Args:
@@ -131,7 +131,7 @@ def measured(lookup: ApproximateSearcher, held_out: np.ndarray, rows: np.ndarray
         lookup.structure.effort = effort
         return [set(found.tolist()) for found in lookup.nearest(queries, RECALL_AT, chosen)[1]]
 
-    lookup.structure.effort, recall = tune(find, truth, lookup.structure.effort, lookup.structure.most)
+    lookup.structure.effort, recall = tune(find, truth, lookup.structure.effort, lookup.structure.max_effort)
     return recall
 
 
@@ -163,7 +163,7 @@ def exact_search(
     return best.D, best.I
 
 
-def rescored(vectors: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def rescore(vectors: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the K best of candidates by their true inner products.
 
     Args:
@@ -182,7 +182,7 @@ def rescored(vectors: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int)
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
-def merged(
+def merge_results(
     first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the K best of two results of K each."""
