@@ -15,8 +15,8 @@ import torch
 from tabulate import tabulate
 from torch import Tensor, nn
 
+from agreid_plugin.engine.model_rows import counting
 from agreid_plugin.engine.processes import in_process, peak_memory
-from agreid_plugin.hosts.fastreid.commands.operations import counting
 from agreid_plugin.types import Batch, ReIDMethod
 
 CLIP_MODELS: dict[str, dict[str, int]] = {

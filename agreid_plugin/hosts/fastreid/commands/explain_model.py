@@ -13,7 +13,7 @@ from fastreid.utils.registry import Registry
 from torch import Tensor, nn
 
 from agreid_plugin.engine.catalog import owner_of
-from agreid_plugin.hosts.fastreid.commands.operations import counting
+from agreid_plugin.engine.model_rows import counting
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
 from agreid_plugin.hosts.fastreid.models.losses import HOST_LOSSES, KEYS, LOSSES
 from agreid_plugin.nn.clip import ImageTower, TextTower

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from agreid_plugin.hosts.fastreid.commands.operations import counting
+from agreid_plugin.engine.model_rows import counting
 from agreid_plugin.nn.clip_build import build_clip
 
 B, L, D = 2, 5, 8
