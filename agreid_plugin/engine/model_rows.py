@@ -1,13 +1,17 @@
-"""Operations of a model, counted."""
+"""Parameters, operations and own losses of a model, as the rows that `fastreid explain` prints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+
+Row = tuple[str, str]
 
 
 @contextmanager
@@ -23,3 +27,44 @@ def counting() -> Iterator[FlopCounterMode]:
             yield counter
     finally:
         torch.backends.mha.set_fastpath_enabled(in_one_piece)
+
+
+def gigaflops(counter: FlopCounterMode) -> dict[str, float]:
+    """Return what was counted by module, named as within the model, and in all."""
+    counts = {name.partition(".")[2]: sum(found.values()) / 1e9 for name, found in counter.get_flop_counts().items()}
+    return counts | {"total": counter.get_total_flops() / 1e9}
+
+
+def times(pair: Iterable[int]) -> str:
+    """Return a size as people write it: 256x128."""
+    return "x".join(map(str, pair))
+
+
+def own_loss_rows(model: nn.Module) -> Iterator[Row]:
+    """Tell the losses that a method brings along, which its keys weigh."""
+    needed = getattr(model, "computed_with", {})
+    for name, module in model.named_children():
+        weight = getattr(module, "weight", None)
+        if name.endswith("_loss") and isinstance(weight, int | float) and _has(model, needed.get(name, name)):
+            yield name, f"weight {weight:g}, of {type(model).__name__} itself"
+
+
+def _has(model: nn.Module, path: str) -> bool:
+    try:
+        return attrgetter(path)(model) is not None
+    except AttributeError:
+        return False
+
+
+def size_rows(model: nn.Module, gflops: dict[str, float], classes: int) -> list[Row]:
+    """Tell the parameters of each part, and its operations for one test image."""
+    parameters = {name: _count(module.parameters()) for name, module in model.named_children()}
+    parameters["total"] = _count(model.parameters())
+    learning = _count(parameter for parameter in model.parameters() if parameter.requires_grad)
+    rows = [(name, f"{size:>13,}  {gflops.get(name, 0):9.3f} GFLOPs") for name, size in parameters.items() if size]
+    alone = "" if classes else "; counted with one class"
+    return [*rows, ("trainable", f"{learning:>13,}  GFLOPs: 2 operations a multiply-add{alone}")]
+
+
+def _count(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)

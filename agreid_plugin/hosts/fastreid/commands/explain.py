@@ -13,15 +13,12 @@ from fastreid.modeling import build_model
 from torch import nn
 
 from agreid_plugin.data.protocols import protocol, select
+from agreid_plugin.engine.model_rows import Row, own_loss_rows, size_rows, times
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.fastreid.commands.explain_model import (
-    Row,
     loss_rows,
     model_rows,
     operations,
-    own_loss_rows,
-    size_rows,
-    times,
 )
 from agreid_plugin.hosts.fastreid.commands.explain_solver import solver_text
 from agreid_plugin.hosts.fastreid.config import batches, checks, feature_width

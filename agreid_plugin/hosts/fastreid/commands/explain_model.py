@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from operator import attrgetter
+from collections.abc import Iterator
 
 import torch
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
@@ -13,13 +12,11 @@ from fastreid.utils.registry import Registry
 from torch import Tensor, nn
 
 from agreid_plugin.engine.catalog import owner_of
-from agreid_plugin.engine.model_rows import counting
+from agreid_plugin.engine.model_rows import Row, counting, gigaflops, times
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
 from agreid_plugin.hosts.fastreid.models.losses import HOST_LOSSES, KEYS, LOSSES
 from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
-
-Row = tuple[str, str]
 
 
 def model_rows(cfg, model: nn.Module, classes: int) -> Iterator[Row]:
@@ -72,11 +69,6 @@ def _text(cfg, tower: TextTower) -> str:
     return f"{cfg.MODEL.CLIP.NAME}: {shape}; up to {tower.length} tokens, {'learns' if learns else 'frozen'}"
 
 
-def times(pair: Iterable[int]) -> str:
-    """Return a size as people write it: 256x128."""
-    return "x".join(map(str, pair))
-
-
 def loss_rows(cfg, model: nn.Module) -> Iterator[Row]:
     """Tell the losses of `MODEL.LOSSES.NAME`; of the host's own in its architectures not the keys that we add."""
     ours, added = isinstance(model, HostMethod), {key.path for key in KEYS}
@@ -85,36 +77,6 @@ def loss_rows(cfg, model: nn.Module) -> Iterator[Row]:
         read = {key: node[key] for key in node if ours or name not in HOST_LOSSES or f"{group}.{key}" not in added}
         weight = read.pop("SCALE", 1.0)
         yield name, ", ".join([f"weight {weight:g}", *(f"{key} {value}" for key, value in read.items())])
-
-
-def own_loss_rows(model: nn.Module) -> Iterator[Row]:
-    """Tell the losses that a method brings along, which its keys weigh."""
-    needed = getattr(model, "computed_with", {})
-    for name, module in model.named_children():
-        weight = getattr(module, "weight", None)
-        if name.endswith("_loss") and isinstance(weight, int | float) and _has(model, needed.get(name, name)):
-            yield name, f"weight {weight:g}, of {type(model).__name__} itself"
-
-
-def _has(model: nn.Module, path: str) -> bool:
-    try:
-        return attrgetter(path)(model) is not None
-    except AttributeError:
-        return False
-
-
-def size_rows(model: nn.Module, gflops: dict[str, float], classes: int) -> list[Row]:
-    """Tell the parameters of each part, and its operations for one test image."""
-    parameters = {name: _count(module.parameters()) for name, module in model.named_children()}
-    parameters["total"] = _count(model.parameters())
-    learning = _count(parameter for parameter in model.parameters() if parameter.requires_grad)
-    rows = [(name, f"{size:>13,}  {gflops.get(name, 0):9.3f} GFLOPs") for name, size in parameters.items() if size]
-    alone = "" if classes else "; counted with one class"
-    return [*rows, ("trainable", f"{learning:>13,}  GFLOPs: 2 operations a multiply-add{alone}")]
-
-
-def _count(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
 
 
 @torch.no_grad()
@@ -127,5 +89,4 @@ def operations(model: nn.Module, image: Tensor) -> dict[str, float]:
     with counting() as counter:
         model(inputs)
     nn.ParameterList(learning).requires_grad_(True)
-    counts = {name.partition(".")[2]: sum(found.values()) / 1e9 for name, found in counter.get_flop_counts().items()}
-    return counts | {"total": counter.get_total_flops() / 1e9}
+    return gigaflops(counter)
