@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 
 from agreid_plugin.cli import arguments
+from agreid_plugin.host import host_of
 
 EXAMPLES = """examples:
   fastreid explain --config projects/ViSA/agsynth.yml
   fastreid explain --config projects/ViSA/cargo.yml MODEL.BACKBONE.DEPTH small MODEL.BACKBONE.FEAT_DIM 384
+  fastreid explain --config projects/ViSA/agsynth.py
   fastreid explain --config runs/mine/config.yaml
 """
 
@@ -23,15 +26,14 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "Datasets and pretrained weights need not be there; nothing is written.",
         epilog=EXAMPLES,
     )
-    arguments.add_config(parser, what="configuration of fast-reid: .yml")
+    arguments.add_config(parser)
     arguments.add_overrides(parser)
     parser.set_defaults(run=_explain)
 
 
 def _explain(args: argparse.Namespace) -> None:
-    from agreid_plugin.hosts.fastreid.commands.explain import explain
-
-    for title, rows in explain(args.config_file, args.overrides).items():
+    host = import_module(f"agreid_plugin.hosts.{host_of(args.config_file)}.commands.explain")
+    for title, rows in host.explain(args.config_file, args.overrides).items():
         print(f"{title}:")
         width = max((len(name) for name, _ in rows), default=0)
         for name, text in rows:

@@ -79,7 +79,7 @@ def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str
     require_weights(weights)
     require_model(cfg)
     cfg.model = without_pretrained(cfg.model)  # the checkpoint has it all
-    steps, batch = _test_images(cfg, config)
+    steps, batch = test_images(cfg, config)
     scope = cfg.get("default_scope")
     with said_plainly(), DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
         model, transform = MODELS.build(cfg.model), Pipeline(steps)
@@ -104,7 +104,7 @@ def build(config: str | Path, overrides: Sequence[str]) -> ReIDModel:
         return MODELS.build(without_pretrained(cfg.model))
 
 
-def _test_images(cfg: Config, config: str | Path) -> tuple[Sequence[Mapping[str, Any]], int]:
+def test_images(cfg: Config, config: str | Path) -> tuple[Sequence[Mapping[str, Any]], int]:
     """Return the transforms of test images, and how many go through the model together."""
     loader = cfg.get("test_dataloader") or {}
     steps = next((part["pipeline"] for _, part in each_dict(loader) if "pipeline" in part), None)

@@ -32,11 +32,12 @@ def settled(model: Config) -> dict[str, Any]:
 
 def without_pretrained(model: Config) -> dict[str, Any]:
     """Return a model's configuration, settled, that loads no pretrained weights: a checkpoint is to fill it."""
-    return _without(settled(model))
+    return drop_pretrained(settled(model))
 
 
-def _without(config: Config) -> dict[str, Any]:
-    known = {name: _without(value) if isinstance(value, dict) else value for name, value in config.items()}
+def drop_pretrained(config: Config) -> dict[str, Any]:
+    """Return a model's configuration without the files that it starts from."""
+    known = {name: drop_pretrained(value) if isinstance(value, dict) else value for name, value in config.items()}
     if "pretrained" in known:
         known["pretrained"] = None
     if isinstance(known.get("init_cfg"), dict) and known["init_cfg"].get("type") == PRETRAINED:
