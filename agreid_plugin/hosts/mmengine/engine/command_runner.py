@@ -11,6 +11,7 @@ from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import BaseLoop, Runner
 from mmengine.visualization import LocalVisBackend, TensorboardVisBackend, Visualizer
+from torch import nn
 from torch.optim import Optimizer
 
 from agreid_plugin.engine import console
@@ -26,6 +27,8 @@ from agreid_plugin.engine.report import speak_through
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.engine.checkpoints import newest
 from agreid_plugin.hosts.mmengine.engine.loop import ResumableEpochLoop
+from agreid_plugin.hosts.mmengine.engine.weights import FASTREID
+from agreid_plugin.inference.weights import plain_name
 
 NOISE = (
     *('"FileClient" will be deprecated', '"HardDiskBackend" is the alias', "`save_param_scheduler` is True but"),
@@ -73,8 +76,10 @@ class CommandRunner(Runner):
         super().save_checkpoint(*args, **kwargs)
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Load weights; those that a run goes on with have to be the model's, all of them."""
-        return super().load_checkpoint(*args, **({"strict": True} if self._resume else {}), **kwargs)
+        """Load weights, at least one of the model's; those that a run goes on with have to be all of them."""
+        checkpoint = super().load_checkpoint(*args, **({"strict": True} if self._resume else {}), **kwargs)
+        _require_weights(self.model, checkpoint)
+        return checkpoint
 
     def resume(self, *args: Any, **kwargs: Any) -> None:
         """Go on from a checkpoint, or say that it is of another model or optimizer."""
@@ -87,6 +92,16 @@ class CommandRunner(Runner):
             raise misfit from None
         for optimizer in _optimizers(self.optim_wrapper):
             require_filled(optimizer)
+
+
+def _require_weights(model: nn.Module, checkpoint: dict[str, Any]) -> None:
+    """Refuse a checkpoint with nothing of the model, from which mmengine would train as if from scratch."""
+    stored = checkpoint.get("state_dict", checkpoint.get(FASTREID, checkpoint))
+    wanted = {plain_name(name) for name in model.state_dict()}
+    if wanted.isdisjoint(map(plain_name, stored)):
+        raise InputError(
+            f"load_from fits 0 of the model's {len(wanted)} tensors: it was made for another model, or has no weights"
+        )
 
 
 def _misfit(error: Exception) -> InputError | None:

@@ -56,6 +56,16 @@ def test_a_run_goes_on_with_its_own_model_and_optimizer_alone(fastreid_command, 
         assert "Traceback" not in outcome.err
 
 
+@pytest.mark.parametrize("content", [{"state_dict": {}}, {"state_dict": {"conv.weight": torch.ones(2)}}, {"model": {}}])
+def test_weights_that_fit_nothing_are_refused(fastreid_command, tiny_py, tmp_path, content):
+    torch.save({**content, "meta": {}}, tmp_path / "other.pth")
+    argv = ["train", "--config", tiny_py, "--output", tmp_path / "run", "load_from", tmp_path / "other.pth"]
+    outcome = fastreid_command(*argv)
+    assert outcome.code == 2, outcome
+    assert outcome.err.splitlines()[-1].startswith("fastreid: error: load_from fits 0 of the model's ")
+    assert "Traceback" not in outcome.err
+
+
 def test_train_resume_and_evaluate(fastreid_command, tiny_py, tmp_path):
     folder = tmp_path / "run"
     train = ["train", "--config", tiny_py, "--output", folder]
