@@ -7,9 +7,9 @@ host that runs on today's torch and has our components in its registries, in thi
 from importlib import import_module
 
 from agreid_plugin import _imports
+from agreid_plugin.version import __version__
 
 __all__ = ["Extractor", "__version__"]
-__version__ = "0.1.0"
 
 _imports.watch()
 

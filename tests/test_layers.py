@@ -9,8 +9,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "agreid_plugin"
 HOST_PACKAGES = {"fastreid", "mmengine", "mmpretrain", "mmcv"}
 LINE = (
-    ("errors", "_imports"),
-    ("trust", "archives", "types", "host", "__init__"),
+    ("errors", "version", "_imports"),
+    ("trust", "types", "host", "__init__"),
     ("nn", "losses", "data", "deploy"),
     ("methods", "evaluation"),
     ("retrieval",),

@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from agreid_plugin import __version__
 from agreid_plugin.cli import (
     ablate,
     convert,
@@ -30,6 +29,7 @@ from agreid_plugin.cli import (
 from agreid_plugin.errors import InputError, RunError, Stopped, did_you_mean
 from agreid_plugin.host import input_error_in
 from agreid_plugin.trust import trust
+from agreid_plugin.version import __version__
 
 COMMANDS = (
     *(runs, replay, extract, index, search, visualize, export, explain, ablate, report, convert, data),

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-import agreid_plugin
 from agreid_plugin.data.atomic_write import whole_file
 from agreid_plugin.data.datasets.files import existing, read_json, shown
 from agreid_plugin.engine.checkpoints import surviving_the_disk
 from agreid_plugin.engine.run_costs import Meter
 from agreid_plugin.errors import InputError
+from agreid_plugin.version import __version__
 
 PACKAGES = (
     *("agreid-plugin", "fastreid", "mmengine", "mmpretrain", "mmcv-lite", "mmcv", "torch", "torchvision"),
@@ -170,9 +170,9 @@ def devices() -> list[str]:
     return [f"cpu ({torch.get_num_threads()} threads)"]
 
 
-def code_version(package: Path = Path(agreid_plugin.__file__).parent) -> dict[str, Any]:
+def code_version(package: Path = Path(__file__).parents[1]) -> dict[str, Any]:
     """Return this package's version and, in a checkout, its commit and what tells the changes since from others."""
-    found = {"version": agreid_plugin.__version__, "commit": None, "dirty": None, "changes": None}
+    found = {"version": __version__, "commit": None, "dirty": None, "changes": None}
     if (package.parent / ".git").exists():
         found["commit"] = _git(package.parent, "rev-parse", "HEAD")
         changes = _git(package.parent, "diff", "HEAD")

@@ -19,11 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from agreid_plugin.archives import ALWAYS_FINE, is_tar, refuse_bomb
 from agreid_plugin.errors import InputError, MissingInputError, first_line
 from agreid_plugin.nn.inert_objects import load_plain
 from agreid_plugin.nn.pickle_scan import load_trusted
 from agreid_plugin.nn.torchscript_reader import is_script, read_script
+from agreid_plugin.trust import SMALL_ARCHIVE, is_tar, refuse_bomb
 
 # What the readers of torch, numpy and safetensors raise on a file that is cut off, damaged or something else.
 _UNREADABLE = (
@@ -59,7 +59,7 @@ def _problem(tensor: Tensor) -> str:
     if not plain or tensor.is_quantized or tensor.is_complex():
         return "is a tensor of a kind that no weights are of (sparse, quantized, complex or without values)"
     claimed = tensor.numel() * tensor.element_size()
-    if claimed > max(ALWAYS_FINE, tensor.untyped_storage().nbytes()):
+    if claimed > max(SMALL_ARCHIVE, tensor.untyped_storage().nbytes()):
         return f"claims {claimed:,} bytes, of which the file has {tensor.untyped_storage().nbytes():,}"
     if tensor.dtype in _WITH_NAN and tensor.isnan().any():
         return "has values that are no numbers (NaN): the training that wrote it had diverged, take an earlier file"

@@ -18,9 +18,8 @@ from typing import IO, Any
 
 import torch
 
-from agreid_plugin.archives import BROKEN
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.trust import OPTION, trusted
+from agreid_plugin.trust import ARCHIVE_ERRORS, OPTION, trusted
 
 _logger = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ def names_asked_for(path: str | Path) -> set[str]:
             with Path(path).open("rb") as stream:
                 for _ in range(MOST_PICKLES):
                     found.update(_names(stream))
-    except (*BROKEN, *_NO_PICKLE):
+    except (*ARCHIVE_ERRORS, *_NO_PICKLE):
         pass
     # the second protocol, which torch writes, calls the module of builtins as Python 2 did
     return {name.replace("__builtin__.", "builtins.") for name in found}

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agreid_plugin.archives import names_in
 from agreid_plugin.nn.inert_objects import StandIn
+from agreid_plugin.trust import archive_names
 
 RECORD = "data.pkl"
 DEEPEST = 100  # modules in modules
@@ -41,7 +41,7 @@ def is_script(path: str | Path) -> bool:
 
     torch has a reader of its own for zip files, which decides whether `torch.load` would run the code: both are asked.
     """
-    inside = [name.partition("/")[2] for name in names_in(path)]
+    inside = [name.partition("/")[2] for name in archive_names(path)]
     return any(name == "constants.pkl" or name.startswith("code/") for name in (*inside, *_records(path)))
 
 

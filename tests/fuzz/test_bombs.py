@@ -16,7 +16,7 @@ from fuzz_cases import LONGEST, billion_laughs, refusal, within
 from malicious import zip_bomb
 from safetensors.torch import save
 
-from agreid_plugin import archives
+from agreid_plugin import trust
 from agreid_plugin.cli.ablate import read_grid
 from agreid_plugin.data.datasets.mat_files import MOST_BYTES, refuse_damaged
 from agreid_plugin.data.images import read_image
@@ -92,7 +92,7 @@ def test_json_that_is_nested_without_end_is_refused(tmp_path):
     ],
 )
 def test_archives_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch, name, inside, read):
-    monkeypatch.setattr(archives, "ALWAYS_FINE", 2**20)  # or the file would have to be larger
+    monkeypatch.setattr(trust, "SMALL_ARCHIVE", 2**20)  # or the file would have to be larger
     path = zip_bomb(tmp_path / name, inside, size=2**27)
     with modest(), within(LONGEST):
         assert "claims to hold 134,217,728" in refusal(lambda: read(path), name)

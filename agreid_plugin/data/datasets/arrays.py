@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from agreid_plugin.archives import refuse_bomb
 from agreid_plugin.data.datasets.files import existing, parse_json, shown
 from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.trust import refuse_bomb
 
 
 def read_arrays(path: str | Path, what: str) -> dict[str, np.ndarray]:

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from agreid_plugin import __version__
 from agreid_plugin.data.datasets.custom_records import VIEW_WORDS
 from agreid_plugin.deploy.about import INTERPOLATIONS, About
 from agreid_plugin.deploy.model import resized
@@ -27,6 +26,7 @@ from agreid_plugin.methods.tag_clip.literal import run_densely
 from agreid_plugin.nn.experts import TokenExperts
 from agreid_plugin.nn.traceable_experts import DenseTokenExperts, swap
 from agreid_plugin.types import Batch, platform_label
+from agreid_plugin.version import __version__
 
 TRACED = 3  # images in the batch that a graph is traced with: not 1, which broadcasts, nor the number of views
 
