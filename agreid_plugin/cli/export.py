@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from agreid_plugin.cli import arguments
@@ -11,6 +12,7 @@ from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
     from agreid_plugin.evaluation import FeatureSet
+    from agreid_plugin.inference.export.samples import Pictures
 
 EXAMPLES = """examples:
   fastreid export --config logs/visa-agsynth/config.yaml --weights logs/visa-agsynth/model_final.pth --out visa.onnx
@@ -75,12 +77,12 @@ def _export(args: argparse.Namespace) -> None:
     from agreid_plugin.inference.export.exporter import Wanted, check_wanted, export, files_of
     from agreid_plugin.inference.export.samples import features_by
 
-    images = Path(args.images) if args.images else None
-    wanted = Wanted(Path(args.out), args.format, args.tower, args.view, args.int8, args.tolerance, images)
+    wanted = Wanted(Path(args.out), args.format, args.tower, args.view, args.int8, args.tolerance)
     check_wanted(wanted, args.force)
     like = _features(args)
     args.device = args.device or "cpu"  # what runtimes are compared with
-    about = export(arguments.extractor_of(args, normalize=not args.raw), wanted, print)
+    pictures = _pictures(args.images) if args.tower == "image" else None
+    about = export(arguments.extractor_of(args, normalize=not args.raw), wanted, pictures, print)
     size = "x".join(map(str, about.size)) if about.tower == "image" else f"{about.text_length} tokens"
     megabytes = sum(path.stat().st_size for path in files_of(wanted.path)) / 1e6
     print(f"{args.out}: {about.method}, {size}, features {about.width} wide, {about.precision}, {megabytes:.1f} MB")
@@ -88,6 +90,19 @@ def _export(args: argparse.Namespace) -> None:
     if like is not None:
         save_features(wanted.path.with_suffix(".npz"), features_by(ExportedModel(wanted.path), like))
         print(f"{wanted.path.with_suffix('.npz')}: features of {len(like.records)} images by the file")
+
+
+def _pictures(folder: str | None) -> Pictures:
+    """Read pictures to compare on, from a folder or of an AG-Synth made for it."""
+    from agreid_plugin.data.datasets import load
+    from agreid_plugin.inference.export.samples import read_folder, read_records
+    from agreid_plugin.synth import make_agsynth
+
+    if folder is not None:
+        return read_folder(Path(folder))
+    with TemporaryDirectory() as root:
+        make_agsynth(root, ids=4, images_per_id=4, size=(128, 64), workers=1, progress=False)
+        return read_records(load("CARGO", root).records)
 
 
 def _features(args: argparse.Namespace) -> FeatureSet | None:

@@ -1,4 +1,4 @@
-"""A trained model written to a file for other runtimes, and held against the model before anybody sees it.
+"""Export of a trained model to a file for other runtimes, compared with the model before it is kept.
 
 Shapes: N images or sentences, D width.
 """
@@ -19,17 +19,17 @@ from agreid_plugin.deploy import About, ExportedModel
 from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.inference.export.files import WRITERS, write_int8
 from agreid_plugin.inference.export.graph import Graph
-from agreid_plugin.inference.export.samples import Sample, pictures, sentences
+from agreid_plugin.inference.export.samples import Pictures, Sample, image_sample, sentence_sample
 from agreid_plugin.inference.extractor import Extractor
 
 BATCHES = (1, 7)
 LEAST_COSINE = 0.9  # of int8's features with the model's: what is below is broken, not coarse
-Tell = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be written.
+    """A file to write.
 
     Attributes:
         path: the file.
@@ -38,7 +38,6 @@ class Wanted:
         view: `given` or `predicted`.
         int8: weights in 8 bits, of ONNX.
         tolerance: largest difference of a feature's number from the model's.
-        images: a folder of images to compare on; AG-Synth's without one.
     """
 
     path: Path
@@ -47,7 +46,6 @@ class Wanted:
     view: str = "given"
     int8: bool = False
     tolerance: float = 1e-4
-    images: Path | None = None
 
 
 def files_of(path: Path) -> list[Path]:
@@ -73,25 +71,26 @@ def check_wanted(wanted: Wanted, force: bool = False) -> None:
         raise InputError(f"--out {wanted.path}: the folder {wanted.path.parent} does not exist")
 
 
-def export(extractor: Extractor, wanted: Wanted, tell: Tell) -> About:
+def export(extractor: Extractor, wanted: Wanted, pictures: Pictures | None, say: Say) -> About:
     """Write a model to a file and compare both on real inputs; the file is there only if they agree.
 
     Args:
         extractor: the model.
         wanted: the file.
-        tell: what is called with a line about each comparison.
+        pictures: images to compare on; the text tower needs none.
+        say: called with a line about each comparison.
 
     Raises:
         InputError: they differ by more than the tolerance, or the model cannot be written so.
     """
     graph = Graph(extractor, wanted.tower, wanted.view)
-    sample = sentences(extractor) if wanted.tower == "text" else pictures(extractor, wanted.view, wanted.images)
+    sample = image_sample(extractor, wanted.view, pictures) if pictures else sentence_sample(extractor)
     with TemporaryDirectory() as folder:
         made = Path(folder) / wanted.path.name
         _write(graph, wanted.format, made)
-        _compare(made, sample, wanted.tolerance, tell)
+        _compare(made, sample, wanted.tolerance, say)
         if wanted.int8:
-            made = _quantized(made, graph.about, sample, tell)
+            made = _quantized(made, graph.about, sample, say)
         for file, path in zip(files_of(made), files_of(wanted.path), strict=True):
             with told_unwritten(path), whole_file(path) as draft:
                 shutil.copyfile(file, draft)
@@ -105,12 +104,12 @@ def _write(graph: Graph, kind: str, path: Path) -> None:
         raise InputError(f"{graph.about.method} cannot be written as {kind}: {first_line(error)}") from error
 
 
-def _compare(made: Path, sample: Sample, tolerance: float, tell: Tell) -> None:
+def _compare(made: Path, sample: Sample, tolerance: float, say: Say) -> None:
     """Refuse a file that differs; of raw features, which may be large, differences are relative to the largest."""
     scale = max(1.0, float(np.abs(sample.features).max()))
     for batch in BATCHES:
         difference = float(np.abs(sample.run(ExportedModel(made, batch)) - sample.features).max()) / scale
-        tell(f"batch {batch}: largest difference {difference:.1e} on {len(sample.features)} {sample.kind}")
+        say(f"batch {batch}: largest difference {difference:.1e} on {len(sample.features)} {sample.kind}")
         if not difference <= tolerance:
             raise InputError(
                 f"the file differs from the model by {difference:.1e} at batch {batch}, more than --tolerance "
@@ -118,7 +117,7 @@ def _compare(made: Path, sample: Sample, tolerance: float, tell: Tell) -> None:
             )
 
 
-def _quantized(full: Path, about: About, sample: Sample, tell: Tell) -> Path:
+def _quantized(full: Path, about: About, sample: Sample, say: Say) -> Path:
     """Write the file in int8, and say what that saves and changes."""
     small = full.with_name(f"int8-{full.name}")
     write_int8(full, about, small)
@@ -126,7 +125,7 @@ def _quantized(full: Path, about: About, sample: Sample, tell: Tell) -> Path:
     own, theirs = (each / np.linalg.norm(each, axis=1, keepdims=True).clip(min=1e-12) for each in pair)
     cosines = (own * theirs).sum(axis=1)
     share = small.stat().st_size / full.stat().st_size
-    tell(f"int8: {share:.0%} of the size; cosine with the model {cosines.mean():.4f}, least {cosines.min():.4f}")
+    say(f"int8: {share:.0%} of the size; cosine with the model {cosines.mean():.4f}, least {cosines.min():.4f}")
     if not cosines.mean() >= LEAST_COSINE:
         raise InputError(f"int8 leaves features with a cosine of {cosines.mean():.2f} to the model's: leave --int8 out")
     return small

@@ -1,4 +1,4 @@
-"""Real inputs, and what the model makes of them: what an exported file is held against.
+"""Sample inputs with the model's features, to compare an exported file with.
 
 Shapes: N images or sentences, D width.
 """
@@ -8,24 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 from PIL import Image
 
-from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.files import list_images
 from agreid_plugin.data.images import read_image
 from agreid_plugin.deploy import ExportedModel
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
 from agreid_plugin.inference.extractor import Extractor, cleaned
-from agreid_plugin.synth import make_agsynth
 from agreid_plugin.types import PLATFORMS, Record, View, view_word
 
 IMAGES = 14
-WORDS = {View.AERIAL: "uav", View.GROUND: "cctv"}  # which tell the platform, too
+WORDS = {View.AERIAL: "uav", View.GROUND: "cctv"}  # platforms, from which views follow
 SENTENCES = (
     "a man in a red coat and blue jeans with a black backpack",
     "a woman",
@@ -36,6 +33,9 @@ SENTENCES = (
     "a woman with long hair in a black skirt",
     "two people with umbrellas",
 )
+
+Pictures = tuple[Sequence[Image.Image], Sequence[str]]
+"""Images, and the platform of each."""
 
 
 @dataclass(frozen=True)
@@ -53,43 +53,43 @@ class Sample:
     run: Callable[[ExportedModel], np.ndarray]
 
 
-def pictures(extractor: Extractor, view: str, folder: Path | None = None) -> Sample:
-    """Return images of a folder, or AG-Synth's, of both views.
+def image_sample(extractor: Extractor, view: str, pictures: Pictures) -> Sample:
+    """Return pictures with the model's features of them.
 
     Args:
         extractor: the model.
-        view: `given`, but some are left to the model if it can tell them, or `predicted`.
-        folder: the folder.
+        view: `given`, where a model that predicts views has to predict every third, or `predicted`.
+        pictures: images of both views.
     """
-    images, views = _made() if folder is None else _found(folder)
-    told = extractor.encoder.tells_views
-    views = [None if view == "predicted" or (told and place % 3 == 0) else word for place, word in enumerate(views)]
+    images, views = pictures
+    predicts = extractor.encoder.tells_views
+    views = [None if view == "predicted" or (predicts and place % 3 == 0) else word for place, word in enumerate(views)]
     return Sample("images", extractor(images, views), lambda model: model(images, views))
 
 
-def sentences(extractor: Extractor) -> Sample:
-    """Return sentences of several lengths."""
+def sentence_sample(extractor: Extractor) -> Sample:
+    """Return sentences of several lengths with the model's features of them."""
     features, tokenize = extractor.texts(SENTENCES), extractor.encoder.tokenizer
     tokens = torch.stack([tokenize(cleaned(sentence)) for sentence in SENTENCES]).numpy()
     return Sample("sentences", features, lambda model: model.of_tokens(tokens))
 
 
 def features_by(model: ExportedModel, like: FeatureSet) -> FeatureSet:
-    """Return what an exported file makes of the images that a model made features of, to be evaluated alike."""
+    """Return the features an exported file gives for the same images, to be evaluated like a model's."""
     words = [_word(record) for record in like.records]
     images = model([record.path for record in like.records], words)
     return replace(like, images=(images,), views=model.about.views)
 
 
 def _word(record: Record) -> str | None:
-    """Return the word that tells most of where an image was taken from."""
+    """Return the most specific word for the place an image was taken from."""
     if record.platform.lower() in PLATFORMS:
         return record.platform
     return view_word(record.view) or None
 
 
-def _found(folder: Path) -> tuple[Sequence[Image.Image], Sequence[str]]:
-    """Read images of a folder, some again if they are few; every other counts as aerial."""
+def read_folder(folder: Path) -> Pictures:
+    """Read pictures of a folder, some repeatedly if they are few; every other counts as aerial."""
     paths = list_images(folder) if folder.is_dir() else []
     if not paths:
         raise InputError(f"--images {folder} has no images: name a folder with some")
@@ -98,8 +98,7 @@ def _found(folder: Path) -> tuple[Sequence[Image.Image], Sequence[str]]:
     return [read_image(path) for path in paths], [WORDS[View(place % 2)] for place in range(IMAGES)]
 
 
-def _made() -> tuple[Sequence[Image.Image], Sequence[str]]:
-    with TemporaryDirectory() as root:
-        make_agsynth(root, ids=4, images_per_id=4, size=(128, 64), workers=1, progress=False)
-        records = load("CARGO", root).records[:IMAGES]
-        return [read_image(record.path) for record in records], [WORDS[record.view] for record in records]
+def read_records(records: Sequence[Record]) -> Pictures:
+    """Read the pictures of a dataset's first records."""
+    records = records[:IMAGES]
+    return [read_image(record.path) for record in records], [WORDS[record.view] for record in records]
