@@ -1,8 +1,9 @@
-"""What a user did wrong, said in one line, and how a run was ended."""
+"""Errors of a user's input in one line, runs that cannot go on, and findings of checks."""
 
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
 from signal import Signals
 from typing import TypeVar
@@ -54,6 +55,21 @@ class RunError(RuntimeError):
     def __init__(self, message: str, trace: str = ""):
         super().__init__(message)
         self.trace = trace
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check of an installation.
+
+    Attributes:
+        ok: whether all is well.
+        text: what was found, in one line.
+        warns: whether it deserves a look although all is well.
+    """
+
+    ok: bool
+    text: str
+    warns: bool = False
 
 
 def first_line(error: BaseException) -> str:

@@ -110,7 +110,7 @@ def _make(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace) -> int:
     from agreid_plugin.data.check import check
     from agreid_plugin.data.datasets import load
-    from agreid_plugin.synth import is_agsynth
+    from agreid_plugin.data.datasets.locations import is_agsynth
 
     name, options = arguments.find_dataset(args.name), arguments.own_options(args)
     dataset = load(name, args.root, skip_bad_names=args.skip_bad_names, **options)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+import os
+import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from agreid_plugin.errors import Finding
 from agreid_plugin.host import HOSTS, INSTALL, installed
+
+if TYPE_CHECKING:
+    from agreid_plugin.engine.smoke import Trained
+
+MIN_GIGABYTES = {"output": 5.0, "temporary files": 1.0, "shared memory of data workers": 0.5}
+"""Free space below which a run may end for want of it."""
 
 EXAMPLES = """examples:
   fastreid doctor
@@ -37,22 +47,23 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from agreid_plugin.engine import environment_report, run_card, smoke
-    from agreid_plugin.inference import weight_files
+    from agreid_plugin.data.datasets.locations import find_datasets
+    from agreid_plugin.engine import run_card
+    from agreid_plugin.inference.weights import describe_files, find_files
 
     here = [host for host in HOSTS if installed(host)]
     checks = [finding for host in here for finding in _part(host, "commands.diagnosis").diagnose()]
-    weights = weight_files.examined(args.weights or weight_files.found_files())
-    room = environment_report.room(args.output)
+    weights = describe_files(args.weights or find_files())
+    disk = disk_space(args.output)
     if not args.quick:
-        checks += smoke.smoke({HOSTS[host]: _part(host, "commands.smoke").train for host in here})
+        checks += train_briefly({HOSTS[host]: _part(host, "commands.smoke").train for host in here})
     report = {
         "versions": run_card.versions(),
         "devices": run_card.devices(),
         "repairs": {HOSTS[host]: _part(host, "compat").applied() for host in here},
-        "datasets": environment_report.datasets(args.root),
+        "datasets": find_datasets(args.root),
         "weights": weights,
-        "disk": room,
+        "disk": disk,
         "checks": checks,
         "missing": [INSTALL[host] for host in HOSTS if host not in here],
     }
@@ -60,7 +71,40 @@ def _doctor(args: argparse.Namespace) -> int:
         print(json.dumps(report, default=asdict, indent=2))
     else:
         _print(report)
-    return 0 if all(finding.ok for finding in (*checks, *weights, *room)) else 1
+    return 0 if all(finding.ok for finding in (*checks, *weights, *disk)) else 1
+
+
+def disk_space(output: str) -> list[Finding]:
+    """Return how much space is left where a run writes; too little is a warning."""
+    places = {"output": output, "temporary files": tempfile.gettempdir(), "shared memory of data workers": "/dev/shm"}
+    return [_space(use, Path(place)) for use, place in places.items() if use == "output" or os.path.isdir(place)]
+
+
+def _space(use: str, place: Path) -> Finding:
+    from agreid_plugin.engine.checkpoints import free_bytes
+
+    free = free_bytes(place) / 1e9
+    text = f"{free:.1f} GB free for {use} ({place})"
+    if free >= MIN_GIGABYTES[use]:
+        return Finding(True, text)
+    return Finding(True, f"{text}: less than {MIN_GIGABYTES[use]:g} GB, a run may end for want of space", warns=True)
+
+
+def train_briefly(trainings: dict[str, Callable[[Path, Path], Trained]]) -> list[Finding]:
+    """Train a tiny ViSA on a few pictures of AG-Synth in each host.
+
+    Args:
+        trainings: host -> function that trains, given the folder of datasets and that of the run.
+    """
+    from agreid_plugin.engine.smoke import IDENTITIES, SIZE, judge_training
+    from agreid_plugin.synth import make_agsynth
+
+    if not trainings:
+        return []
+    with tempfile.TemporaryDirectory(prefix="fastreid-doctor-") as folder:
+        root = Path(folder)
+        make_agsynth(root / "data", ids=2 * IDENTITIES, images_per_id=8, size=SIZE, workers=1, progress=False)
+        return [judge_training(host, train, root) for host, train in trainings.items()]
 
 
 def _part(host: str, name: str) -> ModuleType:

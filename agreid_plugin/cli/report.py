@@ -62,9 +62,9 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _with_paper(args: argparse.Namespace) -> None:
-    from agreid_plugin.engine.run_card import find_run_card
     from agreid_plugin.engine.run_papers import paper_for
     from agreid_plugin.evaluation.papers import compare_with_paper
+    from agreid_plugin.evaluation.results import find_run_card
 
     (path,) = args.runs
     entries, card = _entries(path, args.protocol), find_run_card(path)
@@ -118,8 +118,7 @@ def _entries(path: str, protocol: str | None) -> Results:
 
 def _lacks_results(path: str) -> bool:
     """Whether a path is that of a run which was not evaluated."""
-    from agreid_plugin.engine.run_card import find_run_card
-    from agreid_plugin.evaluation.results import FILE_NAME
+    from agreid_plugin.evaluation.results import FILE_NAME, find_run_card
 
     return Path(path).is_dir() and not (Path(path) / FILE_NAME).exists() and find_run_card(path) is not None
 
@@ -138,8 +137,8 @@ def _shared(runs: Mapping[str, Results]) -> list[str]:
 
 def _differences(runs: Mapping[str, Results]) -> list[Difference] | None:
     """Return what the cards of two runs differ in; None if one of them has none."""
-    from agreid_plugin.engine.run_card import find_run_card
     from agreid_plugin.engine.run_differences import differences
+    from agreid_plugin.evaluation.results import find_run_card
 
     a, b = map(find_run_card, runs)
     return None if a is None or b is None else differences(a, b)

@@ -1,4 +1,4 @@
-"""What `fastreid list` and `fastreid doctor` tell of a host, and of this package where there is none."""
+"""Catalog of components for `fastreid list`: names, owners, first sentences of docstrings."""
 
 from __future__ import annotations
 
@@ -23,21 +23,6 @@ class Entry:
     name: str
     owner: str
     doc: str
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check of the installation and how it came out.
-
-    Attributes:
-        ok: whether all is well.
-        text: what was found, in one line.
-        warns: whether it is worth a look though all is well.
-    """
-
-    ok: bool
-    text: str
-    warns: bool = False
 
 
 def owner_of(entry: object) -> str:

@@ -9,11 +9,8 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.protocols import Protocol
-from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics, confidence, find_covered, format_table, save_results
-from agreid_plugin.evaluation.evaluation_sets import choose_protocols
+from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics, confidence, format_table, save_results
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 
 _logger = logging.getLogger(__name__)
@@ -31,20 +28,6 @@ def report(
     if draws:
         told = _intervals(metrics, draws)
         logger.info("95 %% confidence over query identities, %d draws:\n%s", draws, told, extra=PRINTED)
-
-
-def computable(features: FeatureSet, names: Sequence[str], logger: logging.Logger = _logger) -> list[Protocol]:
-    """Return the protocols of these names, or all of whose images every one has a feature."""
-    chosen = choose_protocols(features.dataset, names)
-    if names or features.dataset.name not in DATASETS:
-        return list(chosen.values())
-    found = find_covered(features)
-    left_out = set(chosen) - {protocol.name for protocol in found}
-    if left_out:
-        logger.info("left out, features were not extracted for them: %s", ", ".join(sorted(left_out)))
-    if not found:
-        raise InputError(f"the features cover no protocol of {features.dataset.name}; extract them again")
-    return found
 
 
 def save_thresholds(

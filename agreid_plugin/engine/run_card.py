@@ -17,26 +17,17 @@ from typing import Any
 import torch
 
 from agreid_plugin.data.atomic_write import whole_file
-from agreid_plugin.data.datasets.files import existing, read_json, shown
+from agreid_plugin.data.datasets.files import read_json
 from agreid_plugin.engine.checkpoints import surviving_the_disk
 from agreid_plugin.engine.run_costs import Meter
-from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.results import RUN_CARD_FILE
 from agreid_plugin.version import __version__
 
 PACKAGES = (
     *("agreid-plugin", "fastreid", "mmengine", "mmpretrain", "mmcv-lite", "mmcv", "torch", "torchvision"),
     *("numpy", "pillow", "scipy", "faiss-cpu", "yacs", "open_clip_torch", "timm"),
 )
-FILE_NAME = "run_card.json"
 RUNNING, FINISHED = "running", "finished"
-KINDS = {
-    **dict.fromkeys(("versions", "patches", "config", "datasets", "weights", "batch", "setup", "code"), dict),
-    **dict.fromkeys(("devices", "protocols", "synthetic", "sessions"), list),
-    "processes": int,
-}
-"""What a card's entries are."""
-ALWAYS = frozenset({"versions", "patches", "config", "devices", "processes"})
-"""Those that every card has."""
 
 
 class Card:
@@ -71,7 +62,7 @@ class Card:
         resumed: bool = False,
         **extra: Any,
     ):
-        self.path = Path(folder) / FILE_NAME
+        self.path = Path(folder) / RUN_CARD_FILE
         self.images = 0
         """How many went through the model, which whoever counts them adds to."""
         self._meter = Meter(processes)
@@ -117,36 +108,10 @@ class Card:
             draft.write_text(json.dumps(self._card, indent=2) + "\n", encoding="utf-8")
 
 
-def read_run_card(run: str | Path) -> dict[str, Any]:
-    """Read the card of a run, by its folder or by a file in it, such as results.json.
-
-    Raises:
-        InputError: there is none, or it is damaged.
-    """
-    card = find_run_card(run)
-    if card is None:
-        raise InputError(f"{run} has no {FILE_NAME}: it is no run's folder, or of a run that never started")
-    return card
-
-
-def find_run_card(run: str | Path) -> dict[str, Any] | None:
-    """Return the same, or None if there is none."""
-    path = existing(run)
-    path = (path if path.is_dir() else path.parent) / FILE_NAME
-    if not path.is_file():
-        return None
-    card = read_json(path, dict)
-    for key, kind in KINDS.items():
-        value = card.get(key, kind() if key not in ALWAYS else None)
-        if not isinstance(value, kind):
-            raise InputError(f"{path}: damaged: {key} is {shown(repr(value))}, expected a {kind.__name__}")
-    return card
-
-
 def seed_of(folder: str | Path) -> int | None:
     """Return the seed of the run in a folder, None if no card tells."""
     try:
-        seed = json.loads((Path(folder) / FILE_NAME).read_text(encoding="utf-8"))["seed"]
+        seed = json.loads((Path(folder) / RUN_CARD_FILE).read_text(encoding="utf-8"))["seed"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return seed if isinstance(seed, int) else None
@@ -186,7 +151,7 @@ def recipe_of(config_file: str | Path) -> str:
     if not config_file:
         return ""
     path = Path(config_file).absolute()
-    card = path.parent / FILE_NAME
+    card = path.parent / RUN_CARD_FILE
     if card.is_file():
         recipe = read_json(card, dict).get("recipe")
         return recipe if isinstance(recipe, str) and recipe else str(path)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from agreid_plugin.data.check import fingerprint
+from agreid_plugin.data.datasets.locations import is_agsynth
 from agreid_plugin.engine.run_card import Card
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
-from agreid_plugin.inference.weight_files import sha256
-from agreid_plugin.synth import is_agsynth
+from agreid_plugin.inference.weights import sha256
 
 
 def weight_file(path: str | Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A training of seconds, to see that a host learns here: what both hosts' have in common."""
+"""Smoke training: the settings that both hosts share, and the verdict on a training of seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import statistics
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,10 @@ from pathlib import Path
 
 import torch
 
-from agreid_plugin.engine.catalog import Finding
-from agreid_plugin.errors import first_line
-from agreid_plugin.synth import make_agsynth
+from agreid_plugin.errors import Finding, first_line
 
 SIZE = (32, 16)  # height and width of a picture
-PEOPLE = 4  # to train on; as many to test with
+IDENTITIES = 4  # to train on; as many to test with
 BATCH, PER_PERSON = 8, 4
 EPOCHS = 4
 VIT = {"patch_size": 8, "width": 32, "depth": 2, "heads": 2}
@@ -29,7 +26,7 @@ RATE = 1e-3
 
 @dataclass(frozen=True)
 class Trained:
-    """What a short training came to.
+    """The outcome of a short training.
 
     Attributes:
         losses: of each step.
@@ -42,32 +39,25 @@ class Trained:
     seconds: Sequence[float]
 
 
-def smoke(trainings: dict[str, Callable[[Path, Path], Trained]]) -> list[Finding]:
-    """Train a tiny ViSA on a few pictures of AG-Synth in each host.
+def judge_training(host: str, train: Callable[[Path, Path], Trained], root: Path) -> Finding:
+    """Train a tiny ViSA in a host and judge whether it learned.
 
     Args:
-        trainings: the host's name -> what trains, given the folder of datasets and that of the run.
+        host: what people call it.
+        train: trains and evaluates, given the folder of datasets and that of the run.
+        root: a folder; its `data` holds CARGO with `IDENTITIES` to train on and as many to test with.
     """
-    if not trainings:
-        return []
-    with tempfile.TemporaryDirectory(prefix="fastreid-doctor-") as folder:
-        root = Path(folder)
-        make_agsynth(root / "data", ids=2 * PEOPLE, images_per_id=8, size=SIZE, workers=1, progress=False)
-        return [_tried(host, train, root) for host, train in trainings.items()]
-
-
-def _tried(host: str, train: Callable[[Path, Path], Trained], root: Path) -> Finding:
     try:
         with _silence(), _one_thread():
             trained = train(root / "data", root / host)
-    except Exception as error:  # whatever goes wrong is what the doctor is asked for
+    except Exception as error:  # any error is a finding
         return Finding(
             False, f"{host} cannot train a tiny ViSA on AG-Synth: {type(error).__name__}: {first_line(error)}"
         )
-    return _judged(host, trained)
+    return _judge(host, trained)
 
 
-def _judged(host: str, trained: Trained) -> Finding:
+def _judge(host: str, trained: Trained) -> Finding:
     few = max(len(trained.losses) // 4, 1)
     first, last = statistics.fmean(trained.losses[:few]), statistics.fmean(trained.losses[-few:])
     speed = BATCH / statistics.median(trained.seconds)
@@ -80,7 +70,7 @@ def _judged(host: str, trained: Trained) -> Finding:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Work with one thread: so small a network is done sooner than it is shared out."""
+    """Work with one thread: a network this small gains nothing from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -91,7 +81,7 @@ def _one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Keep what hosts print and log to themselves."""
+    """Discard what hosts print and log."""
     before, nowhere = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.CRITICAL)
     try:

@@ -14,7 +14,7 @@ from agreid_plugin.data.protocols import Protocol, protocol, select, unmatched, 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import Metrics
-from agreid_plugin.evaluation.multi_protocol import list_records
+from agreid_plugin.evaluation.multi_protocol import find_covered, list_records
 from agreid_plugin.types import Record
 
 _logger = logging.getLogger(__name__)
@@ -118,6 +118,20 @@ def choose_protocols(dataset: Dataset, names: Sequence[str] = ()) -> dict[str, P
     if not allowed:
         raise InputError(f"no protocol of {dataset.name} can be computed: {'; '.join(refused.values())}")
     return allowed
+
+
+def computable(features: FeatureSet, names: Sequence[str], logger: logging.Logger = _logger) -> list[Protocol]:
+    """Return the protocols of these names, or all that the features cover."""
+    chosen = choose_protocols(features.dataset, names)
+    if names or features.dataset.name not in DATASETS:
+        return list(chosen.values())
+    found = find_covered(features)
+    left_out = set(chosen) - {protocol.name for protocol in found}
+    if left_out:
+        logger.info("left out, features were not extracted for them: %s", ", ".join(sorted(left_out)))
+    if not found:
+        raise InputError(f"the features cover no protocol of {features.dataset.name}; extract them again")
+    return found
 
 
 def add_validation(test_set: EvaluationSet) -> EvaluationSet:

@@ -1,6 +1,6 @@
-"""Results of a run: results.json with metrics by dataset and protocol, and tables of them.
+"""Files of a run: results.json, its numbers by dataset and protocol with the table people read; reading run_card.json.
 
-Results of single queries, which comparisons need, are in results.queries.npz beside it.
+Results of single queries, which comparisons need, are in results.queries.npz beside results.json.
 """
 
 from __future__ import annotations
@@ -16,14 +16,23 @@ from tabulate import tabulate
 
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 from agreid_plugin.data.datasets.arrays import read_arrays
-from agreid_plugin.data.datasets.files import MOST_LABEL, read_json, shown
+from agreid_plugin.data.datasets.files import MOST_LABEL, existing, read_json, shown
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.confidence import require_comparable
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, compute_means, format_views
 
 FILE_NAME = "results.json"
+RUN_CARD_FILE = "run_card.json"
 DETAILS = ("source", "distance", "views", "skipped", "directions", "cameras", "fingerprint")
 TABLE_NUMBERS = ("Rank-1", "Rank-5", "Rank-10", "mAP", "mINP")
+CARD_KINDS = {
+    **dict.fromkeys(("versions", "patches", "config", "datasets", "weights", "batch", "setup", "code"), dict),
+    **dict.fromkeys(("devices", "protocols", "synthetic", "sessions"), list),
+    "processes": int,
+}
+"""Types of the entries of a run card."""
+CARD_REQUIRED = frozenset({"versions", "patches", "config", "devices", "processes"})
+"""Entries that every run card has."""
 
 Results = Mapping[str, Mapping[str, Metrics]]
 
@@ -194,3 +203,29 @@ def _read_per_query(name: str, arrays: Mapping[str, np.ndarray]) -> PerQuery | N
     if found and {(array.ndim, len(array)) for array in found.values()} != {(1, len(found.get("row", ())))}:
         raise InputError(f"{name}: the single queries' results beside {FILE_NAME} are damaged; evaluate again")
     return PerQuery(**found) if found else None
+
+
+def read_run_card(run: str | Path) -> dict[str, Any]:
+    """Read the card of a run, by its folder or by a file in it, such as results.json.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    card = find_run_card(run)
+    if card is None:
+        raise InputError(f"{run} has no {RUN_CARD_FILE}: it is no run's folder, or of a run that never started")
+    return card
+
+
+def find_run_card(run: str | Path) -> dict[str, Any] | None:
+    """Return the card of a run, None if there is none."""
+    path = existing(run)
+    path = (path if path.is_dir() else path.parent) / RUN_CARD_FILE
+    if not path.is_file():
+        return None
+    card = read_json(path, dict)
+    for key, kind in CARD_KINDS.items():
+        value = card.get(key, kind() if key not in CARD_REQUIRED else None)
+        if not isinstance(value, kind):
+            raise InputError(f"{path}: damaged: {key} is {shown(repr(value))}, expected a {kind.__name__}")
+    return card

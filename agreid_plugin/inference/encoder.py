@@ -19,8 +19,7 @@ from torch import Tensor
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.host import host_of
-from agreid_plugin.inference.weight_files import sha256
-from agreid_plugin.inference.weights import CLASSIFIERS, PREDICTOR, require_predictor
+from agreid_plugin.inference.weights import CLASSIFIERS, PREDICTOR, require_predictor, sha256
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import UNKNOWN, Batch, ReIDMethod, known_or
 from agreid_plugin.version import __version__

@@ -15,9 +15,8 @@ from tqdm import tqdm
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.pictures import Picture
 from agreid_plugin.data.protocols import Protocol, select
-from agreid_plugin.engine.report import computable
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, computable
 from agreid_plugin.evaluation.features import FeatureSet, load_features
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.host import host_of

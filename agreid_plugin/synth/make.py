@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from agreid_plugin.data.datasets.locations import AGSYNTH_FILE
 from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.synth.cameras import camera
 from agreid_plugin.synth.captions import two_captions
@@ -31,9 +32,6 @@ LAYOUTS: tuple[str, ...] = tuple(LAYOUT)
 """The datasets whose arrangement of files AG-Synth can take."""
 
 SMALLEST = (32, 16)  # height, width
-MARKER = "agsynth.json"
-"""File in the dataset's folder that says what it was made from."""
-DEEPEST = 5  # folders between the dataset's and an image, at most
 
 
 def make_agsynth(
@@ -77,18 +75,13 @@ def make_agsynth(
         if chosen.annotate:
             chosen.annotate(draft, taken, {pid: sample_person(seed, pid) for pid in range(1, ids + 1)})
         made = {"ids": ids, "images_per_id": images_per_id, "size": list(size), "layout": layout, "seed": seed}
-        (draft / MARKER).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+        (draft / AGSYNTH_FILE).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     return target
 
 
 def folder_of(layout: str) -> str:
     """Return the name of a layout's folder."""
     return LAYOUT[layout].folder
-
-
-def is_agsynth(image: Path) -> bool:
-    """Tell whether an image belongs to a folder that `make_agsynth` wrote, in a real dataset's layout though it is."""
-    return any((folder / MARKER).is_file() for folder in list(image.parents)[:DEEPEST])
 
 
 def _check(

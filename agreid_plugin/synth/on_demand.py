@@ -8,8 +8,9 @@ from typing import Any
 
 from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.datasets.files import read_json
+from agreid_plugin.data.datasets.locations import AGSYNTH_FILE
 from agreid_plugin.errors import InputError
-from agreid_plugin.synth.make import LAYOUTS, MARKER, folder_of, make_agsynth
+from agreid_plugin.synth.make import LAYOUTS, folder_of, make_agsynth
 
 
 def make_missing(
@@ -59,7 +60,7 @@ def _layout_of(dataset: str, key: str) -> str:
 
 def _check_same(folder: Path, options: dict[str, Any], ids_key: str, root_key: str) -> None:
     """Refuse a folder with other pictures than the recipe's: its numbers would be those of another dataset."""
-    marker = folder / MARKER
+    marker = folder / AGSYNTH_FILE
     made = read_json(marker, dict) if marker.is_file() else None
     if made == options:
         return

@@ -13,12 +13,10 @@ from PIL import Image
 from tqdm import tqdm
 
 from agreid_plugin.data.datasets.files import existing
-from agreid_plugin.engine.run_card import FILE_NAME as CARD
-from agreid_plugin.engine.run_card import read_run_card
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.evaluation.results import TABLE_NUMBERS
+from agreid_plugin.evaluation.results import RUN_CARD_FILE, TABLE_NUMBERS, read_run_card
 from agreid_plugin.inference.evaluation_sets import load_tested
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.retrieval.result_page import embed_image, render_page
@@ -30,7 +28,7 @@ from agreid_plugin.visualize.figures import Subject
 CONFIGS = ("config.yaml", "*.py")
 WEIGHTS = ("model_best.pth", "best*.pth", "model_final.pth", "epoch_*.pth")
 """Names of a run's files in the order of preference, of either host; the newest of several."""
-TRACES = (CARD, RESULTS, *HISTORIES)
+TRACES = (RUN_CARD_FILE, RESULTS, *HISTORIES)
 """What else tells that there was a run."""
 IMAGES = 8
 VERSIONS = ("agreid-plugin", "fastreid", "mmengine", "torch")

@@ -10,10 +10,10 @@ from mmengine.logging.logger import FilterDuplicateWarning
 
 from agreid_plugin.data.datasets import load
 from agreid_plugin.engine.checkpoints import surviving_the_disk
-from agreid_plugin.engine.report import computable, report, save_thresholds, speak_through
+from agreid_plugin.engine.report import report, save_thresholds, speak_through
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
-from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols, computable
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 
 _logger = logging.getLogger("a_host.run")

@@ -14,13 +14,12 @@ from agreid_plugin.engine.run_card import (
     Card,
     code_version,
     devices,
-    find_run_card,
-    read_run_card,
     recipe_of,
     versions,
 )
 from agreid_plugin.engine.run_inputs import weight_files
 from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.results import find_run_card, read_run_card
 
 
 def begin(folder, **changes) -> Card:

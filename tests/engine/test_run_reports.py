@@ -11,8 +11,8 @@ from conftest import assert_one_line
 from small_mmengine import CONFIGS
 
 from agreid_plugin.data.protocols import protocols
-from agreid_plugin.engine.run_card import read_run_card
 from agreid_plugin.evaluation import NUMBERS
+from agreid_plugin.evaluation.results import read_run_card
 
 pytestmark = pytest.mark.both_hosts
 

@@ -9,8 +9,7 @@ from mmengine.runner import load_checkpoint
 
 from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.hosts.safe_torch import SafeTorch
-from agreid_plugin.inference.weight_files import examined
-from agreid_plugin.inference.weights import load_weights, require_weights
+from agreid_plugin.inference.weights import describe_files, load_weights, require_weights
 from agreid_plugin.nn.checkpoints import read_checkpoint
 
 
@@ -37,5 +36,5 @@ def test_the_error_of_another_process_is_the_same():
 
 
 def test_a_list_of_weight_files_says_it_once(tmp_path):
-    (finding,) = examined([tmp_path / "none.pth"])
+    (finding,) = describe_files([tmp_path / "none.pth"])
     assert finding.text == f"weight file {tmp_path / 'none.pth'} does not exist"

@@ -11,7 +11,7 @@ import torch
 from fastreid.config import get_cfg
 from fastreid.solver import build_optimizer
 
-from agreid_plugin.engine.catalog import Finding
+from agreid_plugin.errors import Finding
 from agreid_plugin.hosts.fastreid import compat
 
 SCRIPTS = ("fastreid.evaluation.rank_cylib.setup", "fastreid.evaluation.rank_cylib.test_cython")

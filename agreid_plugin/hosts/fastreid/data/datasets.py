@@ -18,8 +18,8 @@ from fastreid.data.datasets.bases import ImageDataset
 
 from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets import DATASETS, load
+from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.data.protocols import Protocol, expressible_by_camera, host_camera, protocols, select
-from agreid_plugin.engine.environment_report import default_root
 from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.types import Record
 

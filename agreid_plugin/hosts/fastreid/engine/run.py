@@ -21,13 +21,13 @@ from agreid_plugin.data.workers import crashes_named
 from agreid_plugin.engine import console
 from agreid_plugin.engine.checks import check_features_file, check_writable, report_full_disk
 from agreid_plugin.engine.distributed import launch
-from agreid_plugin.engine.report import PRINTED, computable, report, save_thresholds, speak_through
+from agreid_plugin.engine.report import PRINTED, report, save_thresholds, speak_through
 from agreid_plugin.engine.run_card import Card, seed_of
 from agreid_plugin.engine.run_inputs import evaluation_card
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
-from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validation
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validation, computable
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid.config import batches, checks
 from agreid_plugin.hosts.fastreid.config.best_metric import check_best_metric

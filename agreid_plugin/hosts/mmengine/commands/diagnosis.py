@@ -9,7 +9,7 @@ import torch
 from mmengine.registry import OPTIM_WRAPPERS, OPTIMIZERS
 from torch import nn
 
-from agreid_plugin.engine.catalog import Finding
+from agreid_plugin.errors import Finding
 from agreid_plugin.host import installed
 from agreid_plugin.hosts.mmengine.compat import mmengine_fixes
 

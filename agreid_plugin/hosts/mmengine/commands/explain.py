@@ -14,10 +14,10 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
 from agreid_plugin.data.datasets import dataset_name
+from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.data.learned_attributes import to_rows
 from agreid_plugin.data.protocols import select
 from agreid_plugin.engine.catalog import owner_of
-from agreid_plugin.engine.environment_report import default_root
 from agreid_plugin.engine.model_rows import Row, counting, gigaflops, own_loss_rows, size_rows
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities

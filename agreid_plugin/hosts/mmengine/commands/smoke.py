@@ -7,7 +7,7 @@ from typing import Any
 
 from mmengine.runner import Runner
 
-from agreid_plugin.engine.smoke import BATCH, EPOCHS, PEOPLE, PER_PERSON, RATE, SIZE, VISA, VIT, Trained
+from agreid_plugin.engine.smoke import BATCH, EPOCHS, IDENTITIES, PER_PERSON, RATE, SIZE, VISA, VIT, Trained
 from agreid_plugin.hosts.mmengine.registry import SCOPE
 
 PIPELINE = [{"type": f"{SCOPE}.{name}"} for name in ("ReadImage", "Pack")]
@@ -31,7 +31,7 @@ def _config(root: Path, output: Path) -> dict[str, Any]:
         "default_scope": SCOPE,
         "experiment_name": output.parent.name,
         "work_dir": str(output),
-        "model": {"type": f"{SCOPE}.ViSA", "num_ids": PEOPLE, "backbone": backbone, "objectives": losses},
+        "model": {"type": f"{SCOPE}.ViSA", "num_ids": IDENTITIES, "backbone": backbone, "objectives": losses},
         "train_dataloader": {"batch_size": BATCH, "num_workers": 0, "dataset": dataset, "sampler": sampler},
         "train_cfg": {"by_epoch": True, "max_epochs": EPOCHS},
         "optim_wrapper": {"optimizer": {"type": "Adam", "lr": RATE}},

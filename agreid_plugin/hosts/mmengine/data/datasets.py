@@ -15,8 +15,8 @@ from agreid_plugin.data.bad_images import POLICIES, BadImages, Labels
 from agreid_plugin.data.captions import clean
 from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets import Dataset, dataset_name, load
+from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.data.learned_attributes import to_rows
-from agreid_plugin.engine.environment_report import default_root
 from agreid_plugin.engine.report import speak_through
 from agreid_plugin.errors import InputError, said_of, unknown
 from agreid_plugin.evaluation import evaluation_sets

@@ -18,12 +18,12 @@ from mmengine.runner import Runner
 from agreid_plugin.engine import console
 from agreid_plugin.engine.checks import MARKER, check_features_file, check_writable, report_full_disk
 from agreid_plugin.engine.distributed import launch
-from agreid_plugin.engine.report import computable, report, save_thresholds
+from agreid_plugin.engine.report import report, save_thresholds
 from agreid_plugin.engine.run_inputs import evaluation_card
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
-from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, computable
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.mmengine.config.checks import check_modules, found

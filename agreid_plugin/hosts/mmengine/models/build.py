@@ -11,8 +11,8 @@ from torch import nn
 
 from agreid_plugin.data.attributes import AttributeSchema, choose
 from agreid_plugin.data.datasets import dataset_name, load
+from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.data.learned_attributes import from_rows
-from agreid_plugin.engine.environment_report import default_root
 from agreid_plugin.errors import InputError, said_of, unknown
 from agreid_plugin.host import INSTALL, installed
 from agreid_plugin.hosts.mmengine.config.arguments import require_arguments

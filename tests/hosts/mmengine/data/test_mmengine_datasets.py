@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader
 
 from agreid_plugin.data.captions import captions_of, clean
 from agreid_plugin.data.datasets import DATASETS, load
+from agreid_plugin.data.datasets.locations import AGSYNTH_FILE
 from agreid_plugin.data.protocols import protocols, select
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.evaluation_sets import VALIDATION, EvaluationSet
 from agreid_plugin.hosts.mmengine.data.structures import PersonSample
 from agreid_plugin.nn.clip import tokenize
-from agreid_plugin.synth.make import MARKER
 from agreid_plugin.types import UNKNOWN, View, platform_label
 
 READ = [
@@ -322,7 +322,7 @@ def test_a_pipeline_may_read_captions_itself(tmp_path):
 def test_agsynth_is_made_where_the_dataset_is_missing(tmp_path):
     options = {"agsynth": {"ids": 4, "images_per_id": 4, "size": (32, 16)}}
     dataset = build("CARGO", tmp_path / "made", lazy_init=True, **options)
-    marker = tmp_path / "made" / "CARGO" / MARKER
+    marker = tmp_path / "made" / "CARGO" / AGSYNTH_FILE
     before = marker.stat().st_mtime_ns
     assert len(dataset) == 2 * 4
     assert {dataset[index]["data_samples"].view for index in range(8)} == {View.AERIAL, View.GROUND}
