@@ -157,6 +157,12 @@ class TokenExperts(nn.Module):
         self.fc2 = GroupedLinear(experts, hidden, width)
         self.norm3 = GroupedLayerNorm(experts, width)
 
+    def traceable(self) -> nn.Module:
+        """Return the same experts as a graph of fixed shape, for exports."""
+        from agreid_plugin.nn.traceable_experts import DenseTokenExperts
+
+        return DenseTokenExperts(self)
+
     def forward(self, vectors: Tensor, experts: Tensor) -> Tensor:
         """Return the tokens that each vector's expert makes of it: (A, D), (A,) -> (A, M, D)."""
         order = experts.argsort(stable=True)

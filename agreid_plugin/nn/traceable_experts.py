@@ -7,8 +7,7 @@ Shapes: A assignments of a vector to an expert, E experts, M tokens an expert ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -46,12 +45,20 @@ class DenseTokenExperts(nn.Module):
         return _linear(self.bank.proj, mixed.transpose(2, 3).flatten(3))
 
 
-def swap(model: nn.Module, kind: type[nn.Module], make: Callable[[Any], nn.Module]) -> None:
-    """Replace every module of a kind within a model, but none of a derived one, by what is made of it."""
+@runtime_checkable
+class Traceable(Protocol):
+    """A module whose work depends on values, and that has a form with a graph of fixed shape, which can be traced."""
+
+    def traceable(self) -> nn.Module:
+        """Return the form: same weights, same results."""
+
+
+def make_traceable(model: nn.Module) -> None:
+    """Replace every `Traceable` module within a model by its form."""
     for owner in list(model.modules()):
         for name, module in list(owner.named_children()):
-            if type(module) is kind:
-                setattr(owner, name, make(module))
+            if isinstance(module, Traceable):
+                setattr(owner, name, module.traceable())
 
 
 def _linear(layer: GroupedLinear, values: Tensor) -> Tensor:

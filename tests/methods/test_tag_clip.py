@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.tag_clip import TAGCLIP, Features, OrthogonalHinge, read_texts
-from agreid_plugin.methods.tag_clip.literal import run_densely
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.token_selection import SelectedTokens
+from agreid_plugin.nn.traceable_experts import make_traceable
 from agreid_plugin.types import Batch
 
 
@@ -148,7 +148,7 @@ def test_the_dense_form_can_be_exported(clip):
     model, data = small(clip).eval(), batch()
     expected = model.encode_images(data.images)
     assert {view for one in expected.routed for view in one.views.tolist()} == {0, 1}
-    run_densely(model)
+    make_traceable(model)
     graph = torch.export.export(EmbedImages(model), (torch.randn(6, 3, 32, 16),)).module()
     torch.testing.assert_close(graph(data.images), expected.embedding, rtol=0, atol=1e-5)
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.tag_clip import HRMoEBlock, ImageEncoder, MoEBlock
 from agreid_plugin.methods.tag_clip.hrmoe import Experts
-from agreid_plugin.methods.tag_clip.literal import DenseExperts, run_densely
+from agreid_plugin.methods.tag_clip.literal import DenseExperts
 from agreid_plugin.nn.clip import ImageTower
+from agreid_plugin.nn.traceable_experts import make_traceable
 from agreid_plugin.types import View
 
 WIDTH, PATCHES = 16, 8
@@ -103,7 +104,7 @@ def test_grouped_experts_equal_all_of_them_run(tower, kind, top_k):
     for dense in (False, True):
         block = copy.deepcopy(original)
         if dense:
-            run_densely(block)
+            make_traceable(block)
             assert type(block.experts) is DenseExperts
         tokens = drawn(4, 5, WIDTH).requires_grad_()
         torch.manual_seed(0)

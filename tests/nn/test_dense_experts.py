@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from agreid_plugin.nn.experts import TokenExperts
-from agreid_plugin.nn.traceable_experts import DenseTokenExperts, swap
+from agreid_plugin.nn.traceable_experts import DenseTokenExperts, make_traceable
 
 
 @pytest.fixture
@@ -23,14 +23,18 @@ def test_outputs_are_those_of_the_fast_form(bank, experts):
     torch.testing.assert_close(DenseTokenExperts(bank)(vectors, experts), bank(vectors, experts))
 
 
-class Derived(TokenExperts):
-    """Another kind, which may work otherwise."""
+class Idle(TokenExperts):
+    """Another kind, with a form of its own."""
+
+    def traceable(self) -> nn.Module:
+        return nn.Identity()
 
 
-def test_modules_of_a_kind_and_no_derived_ones_are_swapped_wherever_they_are(bank):
-    other = Derived(experts=2, tokens=1, width=4, heads=1)
-    model = nn.Sequential(nn.Linear(2, 2), nn.ModuleDict({"inner": bank}), other)
-    swap(model, TokenExperts, DenseTokenExperts)
+def test_modules_are_replaced_by_their_traceable_form_wherever_they_are(bank):
+    model = nn.Sequential(nn.Linear(2, 2), nn.ModuleDict({"inner": bank}), Idle(experts=2, tokens=1, width=4, heads=1))
+    linear = model[0]
+    make_traceable(model)
     assert isinstance(model[1]["inner"], DenseTokenExperts)
     assert model[1]["inner"].bank is bank
-    assert model[2] is other
+    assert type(model[2]) is nn.Identity
+    assert model[0] is linear

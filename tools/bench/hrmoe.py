@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from agreid_plugin.methods.tag_clip import TAGCLIP, HRMoEBlock
-from agreid_plugin.methods.tag_clip.literal import run_densely
 from agreid_plugin.nn.clip import EOT, SOT
 from agreid_plugin.nn.clip_build import build_clip
+from agreid_plugin.nn.traceable_experts import make_traceable
 from agreid_plugin.types import Batch, View
 from bench.rivals import CLIP_MODELS, DRAWS, TRAINING, Setting, Ways, compare, share, training_step
 
@@ -37,7 +37,7 @@ def _methods(setting: Setting) -> dict[str, TAGCLIP]:
         for parameter in ours.image.tower.blocks[number].experts.parameters():
             parameter.data += SPREAD * torch.randn_like(parameter)
     dense = share(ours)
-    run_densely(dense)
+    make_traceable(dense)
     return {"ours": ours, "all experts": dense}
 
 

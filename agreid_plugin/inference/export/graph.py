@@ -20,11 +20,7 @@ from agreid_plugin.deploy.model import resized
 from agreid_plugin.errors import InputError
 from agreid_plugin.inference.encoder import LABELS, Encoder
 from agreid_plugin.inference.extractor import Extractor
-from agreid_plugin.methods.svpr.text import TextSide
-from agreid_plugin.methods.svpr.traceable_text import FixedText
-from agreid_plugin.methods.tag_clip.literal import run_densely
-from agreid_plugin.nn.experts import TokenExperts
-from agreid_plugin.nn.traceable_experts import DenseTokenExperts, swap
+from agreid_plugin.nn.traceable_experts import make_traceable
 from agreid_plugin.types import Batch, platform_label
 from agreid_plugin.version import __version__
 
@@ -75,12 +71,10 @@ class Graph(nn.Module):
 
 
 def _fixed(encoder: Encoder) -> Encoder:
-    """Return a copy of an encoder on the CPU that sends nothing here or there and looks no sentence up."""
+    """Return a copy of an encoder on the CPU whose graph does not depend on values."""
     encoder = deepcopy(encoder)
     encoder.model.cpu().eval().requires_grad_(False)
-    swap(encoder.model, TokenExperts, DenseTokenExperts)
-    swap(encoder.model, TextSide, FixedText)
-    run_densely(encoder.model)
+    make_traceable(encoder.model)
     return encoder
 
 

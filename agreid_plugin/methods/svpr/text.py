@@ -68,6 +68,12 @@ class TextSide(nn.Module):
         self.view_prompts = self._drawn() if words else None
         self.attribute_prompts = self._drawn() if schema else None
 
+    def traceable(self) -> nn.Module:
+        """Return what the text gives at test time as a table, a graph of fixed shape for exports."""
+        from agreid_plugin.methods.svpr.traceable_text import FixedText
+
+        return FixedText(self)
+
     def views(self, labels: Tensor, remember: bool = False) -> ViewText:
         """Return what the text says of views: (B,), with `remember` from earlier batches where nothing changed."""
         outputs = self._outputs(VIEW, labels[:, None], remember)

@@ -48,6 +48,12 @@ class Experts(nn.Module):
         self.c_fc_weight, self.c_fc_bias = _copies(mlp.c_fc, experts)  # (E, H, C), (E, H)
         self.c_proj_weight, self.c_proj_bias = _copies(mlp.c_proj, experts)  # (E, C, H), (E, C)
 
+    def traceable(self) -> nn.Module:
+        """Return the same experts, all run on all tokens, as a graph of fixed shape for exports."""
+        from agreid_plugin.methods.tag_clip.literal import DenseExperts
+
+        return DenseExperts(self)
+
     def forward(
         self, values: Tensor, weights: Tensor, top_k: int, groups: Sequence[range], group_of: Tensor | None = None
     ) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.methods.tag_clip.hrmoe import Experts
-from agreid_plugin.nn.traceable_experts import swap
 
 
 class DenseExperts(Experts):
@@ -27,8 +26,3 @@ class DenseExperts(Experts):
         """Add up what the experts make of tokens, times their weights: (B, N, C), (B, N, E) -> (B, N, C)."""
         made = torch.stack([self.run(values, layers) for layers in self.unbound()], dim=-2)  # (B, N, E, C)
         return torch.einsum("bne,bnec->bnc", weights.to(made.dtype), made)
-
-
-def run_densely(model: nn.Module) -> None:
-    """Have every mixture of experts within a model run all its experts, from now on; weights stay where they are."""
-    swap(model, Experts, DenseExperts)
