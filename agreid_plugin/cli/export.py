@@ -12,7 +12,7 @@ from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
     from agreid_plugin.evaluation import FeatureSet
-    from agreid_plugin.inference.export.samples import Pictures
+    from agreid_plugin.inference.export.exporter import Pictures
 
 EXAMPLES = """examples:
   fastreid export --config logs/visa-agsynth/config.yaml --weights logs/visa-agsynth/model_final.pth --out visa.onnx
@@ -74,8 +74,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 def _export(args: argparse.Namespace) -> None:
     from agreid_plugin.deploy import ExportedModel
     from agreid_plugin.evaluation import save_features
-    from agreid_plugin.inference.export.exporter import Wanted, check_wanted, export, files_of
-    from agreid_plugin.inference.export.samples import features_by
+    from agreid_plugin.inference.export.exporter import Wanted, check_wanted, export, features_by, files_of
 
     wanted = Wanted(Path(args.out), args.format, args.tower, args.view, args.int8, args.tolerance)
     check_wanted(wanted, args.force)
@@ -95,7 +94,7 @@ def _export(args: argparse.Namespace) -> None:
 def _pictures(folder: str | None) -> Pictures:
     """Read pictures to compare on, from a folder or of an AG-Synth made for it."""
     from agreid_plugin.data.datasets import load
-    from agreid_plugin.inference.export.samples import read_folder, read_records
+    from agreid_plugin.inference.export.exporter import read_folder, read_records
     from agreid_plugin.synth import make_agsynth
 
     if folder is not None:

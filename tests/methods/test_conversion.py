@@ -10,7 +10,7 @@ from small_svpr import SCHEMA, batch, small_clip
 
 from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
 from agreid_plugin.errors import InputError
-from agreid_plugin.inference.converters import CONVERTERS
+from agreid_plugin.hosts.fastreid.commands.convert import CONVERTERS
 from agreid_plugin.methods.svpr import SVPR
 from agreid_plugin.methods.svpr.convert import convert_svpr
 from agreid_plugin.methods.vdt import VDT

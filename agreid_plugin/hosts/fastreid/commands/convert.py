@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -19,10 +19,19 @@ from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import Released
 from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.inference.converters import CONVERTERS
 from agreid_plugin.inference.weights import PREDICTOR, read_state
-from agreid_plugin.nn.key_mapping import Converted
+from agreid_plugin.methods.svpr.convert import convert_svpr
+from agreid_plugin.methods.tag_clip.convert import convert_tag_clip
+from agreid_plugin.methods.visa.convert import convert_vdt, convert_visa
+from agreid_plugin.nn.key_mapping import Converted, State
 
+CONVERTERS: dict[str, Callable[[State], Converted]] = {
+    "vdt": convert_vdt,
+    "visa": convert_visa,
+    "svpr": convert_svpr,
+    "tag-clip": convert_tag_clip,
+}
+"""Method -> converter of its released checkpoints."""
 SUFFIXES = (".pth", ".pt")
 CLASSIFIER = re.compile(r"(\w*head\.classifier\.weight|classifier\.(weight|bias))")
 """Names of classifiers: `head`, `local_head` and `view_head` have one, and TAG-CLIP itself."""
