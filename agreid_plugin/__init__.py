@@ -11,7 +11,7 @@ from agreid_plugin.version import __version__
 
 __all__ = ["Extractor", "__version__"]
 
-_imports.watch()
+_imports.arm()
 
 
 def __getattr__(name: str) -> object:

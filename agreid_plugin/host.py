@@ -44,7 +44,7 @@ def require(host: str) -> None:
 def load_plugins() -> None:
     """Load what other packages register, as datasets of their own: they come with fast-reid, and not without it."""
     if installed("fastreid"):
-        import_module("agreid_plugin.hosts.fastreid")
+        import_module("agreid_plugin.hosts.fastreid.compat").install()
 
 
 def input_error_in(error: BaseException) -> str | None:

@@ -42,7 +42,7 @@ class Card:
         task: `train` or `eval`.
         processes: how many take part.
         seed: what random numbers start from.
-        patches: the repairs of the host in force, name -> reason.
+        host_fixes: the fixes applied to the host, name -> reason.
         config_file: where the configuration was read; empty if from nowhere.
         resumed: whether the run goes on from a checkpoint of its own.
         extra: what else is worth knowing: `datasets`, `weights`, `batch`, `protocols`, `setup`.
@@ -57,7 +57,7 @@ class Card:
         task: str,
         processes: int,
         seed: int | None,
-        patches: Mapping[str, str],
+        host_fixes: Mapping[str, str],
         config_file: str | Path = "",
         resumed: bool = False,
         **extra: Any,
@@ -72,7 +72,7 @@ class Card:
             "recipe": recipe_of(config_file),
             "code": code_version(),
             "versions": versions(),
-            "patches": dict(patches),
+            "host_fixes": dict(host_fixes),
             "devices": devices(),
             "processor": _processor(),
             "cores": os.cpu_count(),

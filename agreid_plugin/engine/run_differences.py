@@ -23,7 +23,7 @@ HINTS = {
     "seed": "one seed is one draw: compare means over several ('fastreid ablate' makes them)",
     "code": "",
     "versions": "another torch changes kernels and defaults, and has explained gaps before",
-    "patches": "repairs of the host that one run had and the other had not",
+    "host_fixes": "host fixes that only one of the runs had",
     "devices": "sums in another order, and mixed precision on GPUs only",
 }
 """Groups in their order -> what to know of a difference."""
@@ -67,7 +67,7 @@ def _facts(card: Mapping[str, Any], across: bool) -> dict[str, dict[str, Any]]:
         "seed": {"seed": card.get("seed", ABSENT)},
         "code": card.get("code", {}),
         "versions": _torch_first(card["versions"]),
-        "patches": dict.fromkeys([] if across else card["patches"], "in force"),
+        "host_fixes": dict.fromkeys([] if across else card["host_fixes"], "applied"),
         "devices": {"names": card["devices"], **{key: card[key] for key in ("processor", "cores") if key in card}},
     }
 

@@ -26,12 +26,12 @@ RUN_CARD_FILE = "run_card.json"
 DETAILS = ("source", "distance", "views", "skipped", "directions", "cameras", "fingerprint")
 TABLE_NUMBERS = ("Rank-1", "Rank-5", "Rank-10", "mAP", "mINP")
 CARD_KINDS = {
-    **dict.fromkeys(("versions", "patches", "config", "datasets", "weights", "batch", "setup", "code"), dict),
+    **dict.fromkeys(("versions", "host_fixes", "config", "datasets", "weights", "batch", "setup", "code"), dict),
     **dict.fromkeys(("devices", "protocols", "synthetic", "sessions"), list),
     "processes": int,
 }
 """Types of the entries of a run card."""
-CARD_REQUIRED = frozenset({"versions", "patches", "config", "devices", "processes"})
+CARD_REQUIRED = frozenset({"versions", "host_fixes", "config", "devices", "processes"})
 """Entries that every run card has."""
 
 Results = Mapping[str, Mapping[str, Metrics]]

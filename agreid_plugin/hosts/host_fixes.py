@@ -1,61 +1,87 @@
-"""Repairs of a host, applied where their fault is present.
+"""Host fixes: named changes to a host's code, made where their fault is present.
 
-Each names its reason and tests for the fault itself, never for a version: with everything native nothing is patched,
-and after a patch its own test finds the fault gone.
+Every change of this package to a module of a host or of its libraries is one of these. A fix says which module's import
+it belongs to and why it is there, and tests for the fault itself, never for a version: where everything works nothing
+is changed, and after a fix its own test finds the fault gone.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+Test = Callable[[], bool]
+Apply = Callable[[], None]
 
 
-@dataclass(frozen=True)
-class Patch:
-    """One repair: when it is due, why, how to see the fault, how to mend it."""
-
-    name: str
-    stage: str
-    reason: str
-    needed: Callable[[], bool]
-    apply: Callable[[], None]
-
-
-class Patches:
-    """The repairs of one host.
+@dataclass(eq=False)
+class HostFix:
+    """One change to a host.
 
     Attributes:
-        all: every repair, in the order of applying them.
+        name: what reports call it.
+        module: the host's module with whose import it is due.
+        before: whether it is due before that module runs, and not after.
+        reason: the fault, in one line.
+        needed: returns whether the fault is present.
+        apply: mends it.
+        applied: whether it was made in this process.
     """
 
-    def __init__(self) -> None:
-        self.all: list[Patch] = []
-        self._applied: dict[str, str] = {}
+    name: str
+    module: str
+    before: bool
+    reason: str
+    needed: Test
+    apply: Apply
+    applied: bool = field(default=False, init=False)
 
-    def add(
-        self, stage: str, reason: str, needed: Callable[[], bool]
-    ) -> Callable[[Callable[[], None]], Callable[[], None]]:
-        """Register the decorated function as a repair.
+    @property
+    def due(self) -> bool:
+        """Whether its module has been imported in this process."""
+        return self.module in sys.modules
 
-        Args:
-            stage: when it is due, `before` the host's first module runs or `after` the host is there, for example.
-            reason: one line for `fastreid doctor`.
-            needed: tells whether the fault is present.
-        """
 
-        def register(function: Callable[[], None]) -> Callable[[], None]:
-            self.all.append(Patch(function.__name__, stage, reason, needed, function))
+class HostFixes:
+    """The fixes of one host, or of one topic.
+
+    Attributes:
+        all: every fix, in the order of applying them.
+
+    Args:
+        topics: fixes to begin with.
+    """
+
+    def __init__(self, *topics: HostFixes):
+        self.all: list[HostFix] = [fix for topic in topics for fix in topic.all]
+
+    def add(self, module: str, reason: str, needed: Test, *, before: bool = False) -> Callable[[Apply], Apply]:
+        """Register the decorated function as a fix; see `HostFix`."""
+
+        def register(function: Apply) -> Apply:
+            self.all.append(HostFix(function.__name__, module, before, reason, needed, function))
             return function
 
         return register
 
-    def apply(self, stage: str) -> None:
-        """Apply the repairs of a stage whose fault is present."""
-        for each in self.all:
-            if each.stage == stage and each.needed():
-                each.apply()
-                self._applied[each.name] = each.reason
+    def apply(self, module: str, *, before: bool = False) -> None:
+        """Apply the fixes of a module whose fault is present."""
+        for fix in self.all:
+            if (fix.module, fix.before) == (module, before) and fix.needed():
+                fix.apply()
+                fix.applied = True
+
+    def run_import(self, module: str, execute: Callable[[], None]) -> None:
+        """Run the import of a module between the fixes that are due before and after it."""
+        self.apply(module, before=True)
+        execute()
+        self.apply(module)
 
     def applied(self) -> dict[str, str]:
-        """Return name -> reason of the repairs in force in this process."""
-        return dict(self._applied)
+        """Return name -> reason of the fixes made in this process."""
+        return {fix.name: fix.reason for fix in self.all if fix.applied}
+
+    def armed(self) -> dict[str, str]:
+        """Return name -> reason of the fixes whose modules have not been imported in this process."""
+        return {fix.name: fix.reason for fix in self.all if not fix.due}

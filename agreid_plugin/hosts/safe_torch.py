@@ -1,4 +1,4 @@
-"""torch as a host's module sees it: files of weights are read without running code stored in them."""
+"""Stand-in for torch in a host's modules, whose `torch.load` runs no code stored in weight files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agreid_plugin.nn.checkpoints import read_content
 
 
 class _Content(dict):
-    """What a file holds, of which a part that is asked for and not there is missed in one line."""
+    """The content of a file; a missing entry is an error of one line."""
 
     path = ""
 
@@ -22,7 +22,7 @@ class _Content(dict):
 
 
 class SafeTorch(ModuleType):
-    """The module `torch` in the place of which a host's module has this, as it calls `torch.load` by that name."""
+    """The module `torch` with another `load`, for a host's module that calls `torch.load`."""
 
     def __init__(self) -> None:
         super().__init__("torch")

@@ -23,7 +23,7 @@ from agreid_plugin.evaluation.results import find_run_card, read_run_card
 
 
 def begin(folder, **changes) -> Card:
-    facts = {"host": "fast-reid", "task": "train", "processes": 2, "seed": 7, "patches": {"x": "a reason"}}
+    facts = {"host": "fast-reid", "task": "train", "processes": 2, "seed": 7, "host_fixes": {"x": "a reason"}}
     return Card(folder, **{"config": {"a": [1]}, **facts, **changes})
 
 
@@ -33,7 +33,7 @@ def test_a_card_has_what_the_run_was_made_of(tmp_path):
     found = read_run_card(tmp_path)
     assert found == json.loads(card.path.read_text())
     assert (found["config"], found["datasets"]) == ({"a": [1]}, {"CARGO": "abc"})
-    assert (found["processes"], found["seed"], found["patches"]) == (2, 7, {"x": "a reason"})
+    assert (found["processes"], found["seed"], found["host_fixes"]) == (2, 7, {"x": "a reason"})
     assert (found["versions"], found["devices"], found["code"]) == (versions(), devices(), code_version())
     (session,) = found["sessions"]
     assert session["started"].endswith("+00:00")
@@ -97,8 +97,8 @@ def test_a_card_is_found_by_the_run_and_by_any_file_of_it(tmp_path):
         ('{"versions": {', "not JSON"),
         ("[]", "expected a dict"),
         ("{}", "damaged"),
-        ('{"versions": {}, "patches": [], "devices": [], "processes": 1, "config": {}}', "patches is []"),
-        ('{"versions": {}, "patches": {}, "devices": [], "processes": 1, "config": {}, "batch": 3}', "batch is 3"),
+        ('{"versions": {}, "host_fixes": [], "devices": [], "processes": 1, "config": {}}', "host_fixes is []"),
+        ('{"versions": {}, "host_fixes": {}, "devices": [], "processes": 1, "config": {}, "batch": 3}', "batch is 3"),
     ],
 )
 def test_a_damaged_card_is_refused_in_one_line(tmp_path, text, said):

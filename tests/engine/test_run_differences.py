@@ -11,7 +11,7 @@ CARD = {
     "task": "train",
     "code": {"version": "1", "commit": "c0ffee", "dirty": False, "changes": None},
     "versions": {"python": "3.11", "torch": "2.13", "numpy": "2"},
-    "patches": {"a": "why", "b": "why"},
+    "host_fixes": {"a": "why", "b": "why"},
     "devices": ["cpu (2 threads)"],
     "cores": 2,
     "processes": 1,
@@ -52,7 +52,7 @@ def test_time_folder_and_the_files_place_are_no_difference():
         ({"weights": {}}, ("weights", "pretrained", "abc", ABSENT)),
         ({"seed": 1}, ("seed", "seed", 0, 1)),
         ({"code": {**CARD["code"], "dirty": True}}, ("code", "dirty", False, True)),
-        ({"patches": {"a": "why"}}, ("patches", "b", "in force", ABSENT)),
+        ({"host_fixes": {"a": "why"}}, ("host_fixes", "b", "applied", ABSENT)),
         ({"devices": ["H100"]}, ("devices", "names", ["cpu (2 threads)"], ["H100"])),
         ({"task": "eval"}, ("run", "task", "train", "eval")),
     ],
@@ -91,7 +91,7 @@ def test_the_most_telling_comes_first_and_torch_before_the_other_packages():
 def test_runs_of_two_hosts_compare_by_what_both_know():
     b = changed(
         host="mmengine",
-        patches={"z": "of the other host"},
+        host_fixes={"z": "of the other host"},
         datasets={"AG-ReID.v2": "f00d"},
         config={"train_cfg": {"max_epochs": 60}},
         setup={**CARD["setup"], "epochs": 60},
@@ -100,6 +100,6 @@ def test_runs_of_two_hosts_compare_by_what_both_know():
 
 
 def test_cards_of_earlier_versions_compare_by_what_they_have():
-    old = {key: CARD[key] for key in ("versions", "patches", "devices", "processes", "seed", "config")}
+    old = {key: CARD[key] for key in ("versions", "host_fixes", "devices", "processes", "seed", "config")}
     assert found(old, old) == []
     assert ("batch", "global", ABSENT, 16) in found(CARD, old)

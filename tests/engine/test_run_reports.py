@@ -249,7 +249,7 @@ def test_a_run_of_mmengine_has_a_card_too_and_compares_with_the_other_host(train
     told = json.loads(fastreid_command("report", other, run, "--json").out)["differences"]
     assert told["run"] == {"host": {"a": "fast-reid", "b": "mmengine"}}
     assert told["batch"] == {"per_process": {"a": 16, "b": 8}, "accumulation": {"a": 1, "b": 2}}
-    assert not {"datasets", "seed", "config", "patches", "setup"} & set(told)
+    assert not {"datasets", "seed", "config", "host_fixes", "setup"} & set(told)
 
 
 def test_a_run_of_mmengine_that_is_stopped_says_by_what(fastreid_command, agsynth, tmp_path):

@@ -1,7 +1,5 @@
-"""fast-reid: what makes it run on today's torch, and our components in its terms."""
+"""fast-reid as a host. Importing this package loads nothing of it: `compat.install` does."""
 
 from agreid_plugin.host import require
 
 require("fastreid")
-
-import fastreid  # noqa: E402, F401 - patched and furnished by this import, before any module of ours needs it so

@@ -17,7 +17,6 @@ from agreid_plugin.hosts.fastreid.models import (  # noqa: F401 - importing them
     clip_reid,
     external,
     gradient_cache,
-    host_losses,
     losses,
     svpr,
     tag_clip,

@@ -1,4 +1,4 @@
-"""Each repair of the host: the fault is gone, and gone for the reason given."""
+"""Each fix of the host: the fault is gone, and gone for the reason given."""
 
 import importlib
 import pickle
@@ -8,18 +8,21 @@ import pytest
 import torch
 from conftest import assert_one_line
 from fastreid.config import get_cfg
+from fastreid.engine import default_setup
 from fastreid.solver import build_optimizer
 from malicious import Writes
 from PIL import Image
 
+from agreid_plugin._imports import WATCHED
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import compat
+from agreid_plugin.hosts.fastreid.compat import HOST_FIXES
 from agreid_plugin.nn.checkpoints import read_checkpoint
 
 
 @pytest.fixture
 def flat_buffer_optimizer(monkeypatch):
-    """The host's own optimizer: as if the repair had been reverted."""
+    """The host's own optimizer: as if the fix had been reverted."""
     solver = importlib.import_module("fastreid.solver.build")
     patched = {name: getattr(solver, name) for name in ("build_optimizer", "get_default_optimizer_params")}
     importlib.reload(solver)
@@ -31,22 +34,39 @@ def flat_buffer_optimizer(monkeypatch):
         setattr(solver, name, function)
 
 
-@pytest.mark.parametrize("patch", compat.PATCHES.all, ids=lambda patch: patch.name)
-def test_fault_is_gone(patch):
-    assert not patch.needed()
+@pytest.mark.parametrize("fix", HOST_FIXES.all, ids=lambda fix: fix.name)
+def test_fault_is_gone(fix):
+    assert not fix.needed()
 
 
 def test_applying_again_changes_nothing():
-    before = (dict(compat.applied()), build_optimizer)
-    compat.apply("before")
-    compat.apply("after")
-    assert (dict(compat.applied()), importlib.import_module("fastreid.solver").build_optimizer) == before
+    before = (HOST_FIXES.applied(), build_optimizer)
+    compat.install()
+    HOST_FIXES.run_import("fastreid", lambda: None)
+    assert (HOST_FIXES.applied(), importlib.import_module("fastreid.solver").build_optimizer) == before
 
 
-def test_every_patch_says_why():
-    for patch in compat.PATCHES.all:
-        assert len(patch.reason) > 20
-        assert patch.stage in ("before", "after")
+def test_every_fix_says_why_and_is_watched_for():
+    assert len(HOST_FIXES.all) > 20
+    for fix in HOST_FIXES.all:
+        assert len(fix.reason) > 20
+        assert fix.module in WATCHED
+
+
+def test_nothing_is_left_to_arm_once_the_host_is_here():
+    assert not HOST_FIXES.armed()
+    assert {"every_registered_loss", "seed_by_configuration", "stop_together"} <= HOST_FIXES.applied().keys()
+
+
+def test_the_hosts_set_up_seeds_by_the_configuration(tmp_path):
+    cfg = get_cfg()
+    cfg.OUTPUT_DIR = str(tmp_path)
+    drawn = []
+    for cfg.SEED in (3, 3, 4):
+        default_setup(cfg, None)
+        drawn.append(torch.rand(()).item())
+    torch.manual_seed(3)
+    assert drawn[0] == drawn[1] == torch.rand(()).item() != drawn[2]
 
 
 def one_step(optimizer, model) -> float:
@@ -61,8 +81,8 @@ def test_the_hosts_own_optimizer_changes_no_weight(flat_buffer_optimizer):
     model = torch.nn.Linear(3, 2)
     optimizer, _ = flat_buffer_optimizer(get_cfg(), model)
     assert one_step(optimizer, model) == 0
-    (patch,) = [patch for patch in compat.PATCHES.all if patch.name == "optimizer_without_flat_buffer"]
-    assert patch.needed()
+    (fix,) = [fix for fix in HOST_FIXES.all if fix.name == "optimizer_without_flat_buffer"]
+    assert fix.needed()
 
 
 @pytest.mark.usefixtures("flat_buffer_optimizer")
@@ -72,7 +92,7 @@ def test_the_guard_stops_a_run_with_the_hosts_own_optimizer(fastreid_command, co
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
-def test_the_repaired_optimizer_moves_weights(name):
+def test_the_fixed_optimizer_moves_weights(name):
     cfg = get_cfg()
     cfg.SOLVER.OPT = name
     model = torch.nn.Linear(3, 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from agreid_plugin.hosts import torchvision_ops
+from agreid_plugin.hosts import torchvision_fixes
 from agreid_plugin.hosts.fastreid.commands.diagnosis import host_modules
 
 
@@ -33,6 +33,21 @@ def test_importing_the_plugin_loads_neither_torch_nor_a_host():
     assert result.stdout.strip() == "[]", result.stderr
 
 
+def test_a_host_is_imported_by_installing_it_and_not_before():
+    code = (
+        "import sys\n"
+        "from agreid_plugin.hosts.fastreid import compat as fastreid\n"
+        "from agreid_plugin.hosts.mmengine import compat as mmengine\n"
+        "print([name for name in ('fastreid', 'mmengine') if name in sys.modules], *map(len, armed()))\n"
+        "fastreid.install(), mmengine.install(), fastreid.install()\n"
+        "print([name for name in ('fastreid', 'mmengine') if name in sys.modules], *map(len, armed()))\n"
+    ).replace("armed()", "[host.HOST_FIXES.armed() for host in (fastreid, mmengine)]")
+    before, after = python(code).stdout.splitlines()
+    assert before.startswith("[] ")
+    assert all(int(count) > 10 for count in before.split()[1:])
+    assert after.startswith("['fastreid'] 0 ")
+
+
 @pytest.mark.parametrize(
     "imports",
     [
@@ -40,11 +55,15 @@ def test_importing_the_plugin_loads_neither_torch_nor_a_host():
         "import fastreid, agreid_plugin; from fastreid.engine import DefaultTrainer",
         "from agreid_plugin.hosts.fastreid.engine import distributed",
         "from agreid_plugin.hosts.fastreid.config import loading",
+        "from agreid_plugin.hosts.fastreid.models import losses",
+        "from agreid_plugin.hosts.fastreid import components",
+        "from agreid_plugin.hosts.fastreid import inference",
+        "from agreid_plugin.hosts.fastreid import compat; compat.install()",
     ],
 )
 def test_any_order_of_imports_gives_the_whole_host(imports):
     check = "from fastreid.config import get_cfg; from agreid_plugin.hosts.fastreid import compat; "
-    check += "print(get_cfg().SEED, 'optimizer_without_flat_buffer' in compat.applied())"
+    check += "print(get_cfg().SEED, 'optimizer_without_flat_buffer' in compat.HOST_FIXES.applied())"
     result = python(f"{imports}; {check}")
     assert result.stdout.split() == ["0", "True"], result.stderr
 
@@ -88,11 +107,11 @@ if __name__ == "__main__":
 
 
 def test_schemas_are_declared_only_after_the_import_has_failed():
-    before = torchvision_ops.declared()
+    before = torchvision_fixes.HOST_FIXES.applied()
     calls = []
-    torchvision_ops.import_with_schemas(lambda: calls.append("import"))
+    torchvision_fixes.run_import("torchvision", lambda: calls.append("import"))
     assert calls == ["import"]
-    assert torchvision_ops.declared() == before
+    assert torchvision_fixes.HOST_FIXES.applied() == before
 
 
 def test_other_errors_of_torchvision_are_not_hidden():
@@ -100,7 +119,7 @@ def test_other_errors_of_torchvision_are_not_hidden():
         raise RuntimeError("disk on fire")
 
     with pytest.raises(RuntimeError, match="disk on fire"):
-        torchvision_ops.import_with_schemas(fail)
+        torchvision_fixes.run_import("torchvision", fail)
 
 
 def make_plugin(folder: Path, code: str) -> None:

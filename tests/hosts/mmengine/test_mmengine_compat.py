@@ -1,4 +1,4 @@
-"""Each repair of mmengine and mmpretrain: the fault is gone, and would be seen."""
+"""Each fix of mmengine and mmpretrain: the fault is gone, and would be seen."""
 
 import importlib
 import logging
@@ -28,19 +28,19 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine import compat
 from agreid_plugin.hosts.mmengine.compat import mmengine_fixes, mmpretrain_fixes
 
-ALL = [*mmengine_fixes.PATCHES.all, *mmpretrain_fixes.PATCHES.all]
+ALL = [*mmengine_fixes.HOST_FIXES.all, *mmpretrain_fixes.HOST_FIXES.all]
 
 
-def patch_of(name: str):
-    (found,) = [patch for patch in ALL if patch.name == name]
+def fix_named(name: str):
+    (found,) = [fix for fix in ALL if fix.name == name]
     return found
 
 
 @pytest.fixture
 def native(monkeypatch):
-    """Run one module's own code anew, as if it had never been mended, and tell whether it has a patch's fault."""
+    """Run one module's own code anew, as if it had never been fixed, and tell whether it has a fix's fault."""
 
-    def reload(name: str, patch: str) -> bool:
+    def reload(name: str, fix: str) -> bool:
         spec = importlib.util.find_spec(name)
         fresh = types.ModuleType(name)
         fresh.__dict__.update(__spec__=spec, __file__=spec.origin, __package__=name.rpartition(".")[0], __name__=name)
@@ -55,35 +55,34 @@ def native(monkeypatch):
                 registry._module_dict.clear()
                 registry._module_dict.update(entries)
         monkeypatch.setitem(sys.modules, name, fresh)
-        return patch_of(patch).needed()
+        return fix_named(fix).needed()
 
     return reload
 
 
-@pytest.mark.parametrize("patch", ALL, ids=lambda patch: patch.name)
-def test_fault_is_gone(patch):
-    assert patch.stage in sys.modules
-    assert patch in mmengine_fixes.due()
-    assert not patch.needed()
+@pytest.mark.parametrize("fix", ALL, ids=lambda fix: fix.name)
+def test_fault_is_gone(fix):
+    assert fix.due
+    assert not fix.needed()
 
 
-@pytest.mark.parametrize("patch", ALL, ids=lambda patch: patch.name)
-def test_every_patch_says_why_and_is_watched_for(patch):
-    assert len(patch.reason) > 20
-    assert patch.stage in _imports.RUNNERS
+@pytest.mark.parametrize("fix", ALL, ids=lambda fix: fix.name)
+def test_every_patch_says_why_and_is_watched_for(fix):
+    assert len(fix.reason) > 20
+    assert fix.module in _imports.WATCHED
 
 
 def test_what_was_applied_is_told():
-    assert {"safe_checkpoints", "train_returns_the_backbone", "average_over_all"} <= set(compat.applied())
+    assert {"safe_checkpoints", "train_returns_the_backbone", "average_over_all"} <= set(compat.HOST_FIXES.applied())
 
 
-@pytest.mark.parametrize("patch", [patch for patch in ALL if patch.name in compat.applied()], ids=lambda p: p.name)
-def test_the_module_itself_has_the_fault(native, patch, monkeypatch):
-    if patch.name == "numpy_in1d":
+@pytest.mark.parametrize("fix", [fix for fix in ALL if fix.name in compat.HOST_FIXES.applied()], ids=lambda p: p.name)
+def test_the_module_itself_has_the_fault(native, fix, monkeypatch):
+    if fix.name == "numpy_in1d":
         monkeypatch.delattr(np, "in1d")
-    assert native(patch.stage, patch.name)
-    patch.apply()
-    assert not patch.needed()
+    assert native(fix.module, fix.name)
+    fix.apply()
+    assert not fix.needed()
 
 
 def test_packages_are_found_without_pkg_resources():
@@ -92,12 +91,12 @@ def test_packages_are_found_without_pkg_resources():
 
     module = sys.modules[mmengine_fixes.PACKAGES]
     kept = {name: getattr(module, name) for name in ("is_installed", "get_installed_path")}
-    patch = patch_of("packages_by_importlib")
+    fix = fix_named("packages_by_importlib")
     mmengine_fixes.replace(mmengine_fixes.PACKAGES, "is_installed", is_installed)
     try:
-        assert patch.needed()
-        patch.apply()
-        assert not patch.needed()
+        assert fix.needed()
+        fix.apply()
+        assert not fix.needed()
         config = sys.modules["mmengine.config.config"]  # it took the name before
         assert config.get_installed_path("mmpretrain") == os.path.dirname(mmpretrain.__file__)
         assert not module.is_installed("no_such_package")
@@ -277,11 +276,11 @@ def test_models_load_beside_a_transformers_they_do_not_fit(tmp_path):
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     code = (
         "import mmpretrain.utils.dependency as d; print(d.WITH_MULTIMODAL); import mmpretrain.models\n"
-        "from agreid_plugin.hosts.mmengine.compat import applied\n"
-        "print('no_multimodal_models' in applied())"
+        "from agreid_plugin.hosts.mmengine.compat import HOST_FIXES\n"
+        "print('no_multimodal_models' in HOST_FIXES.applied())"
     )
     mended = "import agreid_plugin; "
-    native = "from agreid_plugin._imports import RUNNERS; del RUNNERS['mmpretrain.utils.dependency']; "
+    native = "from agreid_plugin._imports import WATCHED; del WATCHED['mmpretrain.utils.dependency']; "
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     runs = {
         start: subprocess.run(

@@ -1,4 +1,4 @@
-"""Checks of the installation by doing, for `fastreid doctor`."""
+"""Checks of fast-reid for `fastreid doctor`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastreid.config import get_cfg
 from fastreid.solver import build_optimizer
 
 from agreid_plugin.errors import Finding
-from agreid_plugin.hosts.fastreid import compat
+from agreid_plugin.hosts.fastreid.compat import HOST_FIXES
 
 SCRIPTS = ("fastreid.evaluation.rank_cylib.setup", "fastreid.evaluation.rank_cylib.test_cython")
 """Files in the host's package that are programs: importing them runs them."""
@@ -43,7 +43,7 @@ def _modules_import() -> Finding:
 
 
 def _faults_are_gone() -> Finding:
-    left = [each.name for each in compat.PATCHES.all if each.needed()]
+    left = [fix.name for fix in HOST_FIXES.all if fix.needed()]
     return Finding(not left, f"faults of the host left: {', '.join(left) or 'none'}")
 
 

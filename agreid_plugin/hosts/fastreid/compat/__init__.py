@@ -1,20 +1,17 @@
-"""What fast-reid 1.4.0 needs to run on today's Python and torch, with or without a GPU.
-
-Each patch names its reason and tests for the fault itself, never for a version: with everything native nothing is
-patched, and after a patch its own test finds the fault gone. `fastreid doctor` lists what was applied.
-"""
+"""Host fixes of fast-reid 1.4.0 for today's Python and torch, with or without a GPU; see `hosts.host_fixes`."""
 
 from __future__ import annotations
 
+import importlib
 import warnings
+from collections.abc import Callable
 
-from agreid_plugin.hosts import torchvision_ops
+from agreid_plugin import _imports
+from agreid_plugin.hosts import torchvision_fixes
 from agreid_plugin.hosts.fastreid.compat import evaluation, files, images, names, training
-from agreid_plugin.hosts.host_fixes import Patches
+from agreid_plugin.hosts.host_fixes import HostFixes
 
-PATCHES = Patches()
-for topic in (names, training, images, evaluation, files):  # the order of applying them
-    PATCHES.all += topic.PATCHES.all
+HOST_FIXES = HostFixes(*(topic.HOST_FIXES for topic in (torchvision_fixes, names, training, images, evaluation, files)))
 
 NOISE = (
     r"Cython (rank|roc) evaluation",
@@ -25,13 +22,15 @@ NOISE = (
 """Warnings the host causes that no user can act on: it asks for a build we do without, and uses retired names."""
 
 
-def apply(stage: str) -> None:
-    """Apply the patches of a stage whose fault is present."""
+def install() -> None:
+    """Arm the import hook and load fast-reid: fixed, and with our components in its registries."""
+    _imports.arm()
+    importlib.import_module("fastreid")
+
+
+def run_import(module: str, execute: Callable[[], None]) -> None:
+    """Run the host's first import between its fixes, then register our components; called by the import hook."""
     for message in NOISE:
         warnings.filterwarnings("ignore", message)
-    PATCHES.apply(stage)
-
-
-def applied() -> dict[str, str]:
-    """Return name -> reason of the patches in force in this process."""
-    return {**torchvision_ops.applied(), **PATCHES.applied()}
+    HOST_FIXES.run_import(module, execute)
+    importlib.import_module("agreid_plugin.hosts.fastreid.components")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ import torch
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.ranking import rank
-from agreid_plugin.hosts.fastreid.compat.mending import host, replace
-from agreid_plugin.hosts.host_fixes import Patches
+from agreid_plugin.hosts.fastreid.compat.names import host, replace
+from agreid_plugin.hosts.host_fixes import HostFixes
 
-PATCHES = Patches()
-patch = PATCHES.add
+HOST_FIXES = HostFixes()
+fix = partial(HOST_FIXES.add, "fastreid")
 
 
 def _cython_would_be_built() -> bool:
@@ -25,9 +26,7 @@ def _cython_would_be_built() -> bool:
     return missing and evaluator._compile_dependencies.__module__.startswith("fastreid.")
 
 
-@patch(
-    "after", "the host builds a Cython module in the first evaluation and exits if it cannot", _cython_would_be_built
-)
+@fix("the host builds a Cython module in the first evaluation and exits if it cannot", _cython_would_be_built)
 def evaluation_without_compiler() -> None:
     """Build nothing; the ranking below needs no compiler."""
 
@@ -48,7 +47,7 @@ def _short_gallery_fails() -> bool:
     return not np.allclose(cmc, [0.5, 0.5, 1.0])
 
 
-@patch("after", "the host's ranking fails or miscounts on short galleries and is slow", _short_gallery_fails)
+@fix("the host's ranking fails or miscounts on short galleries and is slow", _short_gallery_fails)
 def exact_ranking() -> None:
     """Rank with our own code under the host's rule: same identity and same camera is hidden."""
     module = host("evaluation.rank")
@@ -77,7 +76,7 @@ def _positive_pairs_are_negative() -> bool:
     return labels[np.argmax(scores)] == 1 and np.max(scores) == 0.9
 
 
-@patch("after", "the host's ROC counts pairs of strangers as positive", _positive_pairs_are_negative)
+@fix("the host's ROC counts pairs of different people as positive", _positive_pairs_are_negative)
 def roc_of_same_person() -> None:
     """Score by similarity, and call pairs of one person positive."""
     module = host("evaluation.roc")
@@ -96,7 +95,7 @@ def _faiss_has_no_gpu() -> bool:
     return not gpu and compute.__module__.startswith("fastreid.")
 
 
-@patch("after", "the host's re-ranking demands faiss on a GPU", _faiss_has_no_gpu)
+@fix("the host's re-ranking demands faiss on a GPU", _faiss_has_no_gpu)
 def reranking_on_cpu() -> None:
     """Search the neighbors on the CPU, and never more of them than there are images."""
     module = host("utils.compute_dist")
@@ -118,7 +117,7 @@ def _error_leaves_evaluation_mode() -> bool:
         return not model.training
 
 
-@patch("after", "an error during evaluation leaves the model in evaluation mode", _error_leaves_evaluation_mode)
+@fix("an error during evaluation leaves the model in evaluation mode", _error_leaves_evaluation_mode)
 def restore_training_mode() -> None:
     """Give every module back its own mode, so that frozen layers stay frozen too."""
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from agreid_plugin.hosts.fastreid.compat.mending import host, replace
-from agreid_plugin.hosts.host_fixes import Patches
+from agreid_plugin.hosts.fastreid.compat.names import host, replace
+from agreid_plugin.hosts.host_fixes import HostFixes
 
-PATCHES = Patches()
-patch = PATCHES.add
+HOST_FIXES = HostFixes()
+fix = partial(HOST_FIXES.add, "fastreid")
 
 
 def _normalizes_in_place() -> bool:
@@ -21,8 +22,7 @@ def _normalizes_in_place() -> bool:
     return bool((images == 0).all())
 
 
-@patch(
-    "after",
+@fix(
     "images are normalized in place: flip testing and a second prediction see them normalized twice",
     _normalizes_in_place,
 )
@@ -46,7 +46,7 @@ def _affine_is_outdated() -> bool:
     return False
 
 
-@patch("after", "torchvision's RandomAffine lost `resample` and `fillcolor`", _affine_is_outdated)
+@fix("torchvision's RandomAffine lost `resample` and `fillcolor`", _affine_is_outdated)
 def random_affine_arguments() -> None:
     """Translate the two old arguments; only the host sees the translation."""
     transforms = host("data.transforms.build")
@@ -68,7 +68,7 @@ def _bilevel_image_fails() -> bool:
     return False
 
 
-@patch("after", "numpy 2 refuses np.array(..., copy=False) for black-and-white images", _bilevel_image_fails)
+@fix("numpy 2 refuses np.array(..., copy=False) for black-and-white images", _bilevel_image_fails)
 def bilevel_images() -> None:
     """Read a one-bit image as gray."""
     native = host("data.transforms.functional").to_tensor

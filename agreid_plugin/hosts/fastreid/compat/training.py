@@ -1,16 +1,18 @@
-"""Training: an optimizer that learns, any device, and processes that stop together."""
+"""Training: an optimizer that learns, all losses, seeds, any device, and processes that stop together."""
 
 from __future__ import annotations
 
+from functools import partial, wraps
 from typing import Any
 
 import torch
 
-from agreid_plugin.hosts.fastreid.compat.mending import host, replace
-from agreid_plugin.hosts.host_fixes import Patches
+from agreid_plugin.hosts.fastreid.compat.names import host, replace
+from agreid_plugin.hosts.host_fixes import HostFixes
+from agreid_plugin.types import Batch, HeadOutputs
 
-PATCHES = Patches()
-patch = PATCHES.add
+HOST_FIXES = HostFixes()
+fix = partial(HOST_FIXES.add, "fastreid")
 
 
 def _weights_stand_still() -> bool:
@@ -23,11 +25,11 @@ def _weights_stand_still() -> bool:
     return model.weight.item() == before
 
 
-@patch("after", "zero_grad() of torch >= 2 drops the flat gradient buffer: no weight changes", _weights_stand_still)
+@fix("zero_grad() of torch >= 2 drops the flat gradient buffer: no weight changes", _weights_stand_still)
 def optimizer_without_flat_buffer() -> None:
     """Give the optimizer the parameters themselves, one group for each (lr, weight decay, frozen).
 
-    Faster than the flat buffer (fewer and larger steps), and parameters without a gradient are left alone.
+    Faster than the flat buffer (fewer and larger steps), and parameters without a gradient stay as they are.
     """
     solver = host("solver.build")
     host_build, host_params = solver.build_optimizer, solver.get_default_optimizer_params
@@ -46,8 +48,7 @@ def optimizer_without_flat_buffer() -> None:
     replace("build_optimizer", build_optimizer, "solver.build", "solver", "engine.defaults")
 
 
-@patch(
-    "after",
+@fix(
     "the host's mixed-precision trainer demands CUDA",
     lambda: host("engine.defaults").AMPTrainer.__module__.startswith("fastreid."),
 )
@@ -58,32 +59,84 @@ def amp_on_any_device() -> None:
     replace("AMPTrainer", AMPTrainer, "engine.defaults", "engine.train_loop")
 
 
-@patch(
-    "after",
-    "a loss that is not finite stops the host's main process alone, and the others wait for it for ever",
+@fix(
+    "a loss that is not finite stops only the host's main process, and the others wait forever",
     lambda: host("engine.train_loop").SimpleTrainer._write_metrics.__module__.startswith("fastreid."),
 )
 def stop_together() -> None:
-    """Have every process learn all losses, and stop by them."""
+    """Let every process know all losses, and stop by them."""
     from agreid_plugin.hosts.fastreid.engine.loss_logging import write_metrics
 
     host("engine.train_loop").SimpleTrainer._write_metrics = write_metrics
 
 
-@patch(
-    "after",
-    "the host's data loader demands CUDA and waits for ever when an image cannot be read",
+@fix(
+    "the host's set-up seeds a run with a number of its own; the host has no key for a seed",
+    lambda: host("engine.defaults").default_setup.__module__.startswith("fastreid."),
+)
+def seed_by_configuration() -> None:
+    """Seed by `SEED` and the rank, or with a drawn number if it is negative."""
+    module, seed_all_rng = host("engine.defaults"), host("utils.env").seed_all_rng
+    native = module.default_setup
+
+    def default_setup(cfg: Any, args: Any) -> None:
+        native(cfg, args)
+        seed_all_rng(cfg.SEED + host("utils.comm").get_rank() if cfg.SEED >= 0 else None)
+
+    module.seed_all_rng = lambda: None  # the host's call in its set-up
+    replace("default_setup", default_setup, "engine.defaults", "engine")
+
+
+@fix(
+    "the host's architectures compute four losses and ignore others that MODEL.LOSSES.NAME asks for",
+    lambda: not hasattr(host("modeling.meta_arch").Baseline.losses, "__wrapped__"),
+)
+def every_registered_loss() -> None:
+    """Compute every registered loss on the features of the first head; the host's four stay as they are."""
+    for architecture in (host("modeling.meta_arch").Baseline, host("modeling.meta_arch.mgn").MGN):
+        _add_losses(architecture)  # MoCo and Distiller are kinds of Baseline
+
+
+def _add_losses(architecture: type[torch.nn.Module]) -> None:
+    build, compute = architecture.__init__, architecture.losses
+
+    @wraps(build)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        from agreid_plugin.hosts.fastreid.models.losses import HOST_LOSSES, build_objectives
+
+        build(self, *args, **kwargs)
+        node = host("config").CfgNode
+        cfg = next((each for each in (*args, *kwargs.values()) if isinstance(each, node)), None)
+        if cfg is None:  # the host's own parts, given ready made
+            self.objectives = torch.nn.ModuleDict()
+        else:
+            others = [name for name in cfg.MODEL.LOSSES.NAME if name not in HOST_LOSSES]
+            self.objectives = build_objectives(cfg, others)
+
+    @wraps(compute)
+    def losses(self, *args: Any) -> dict[str, torch.Tensor]:
+        terms = compute(self, *args)
+        outputs, pids = args[0], args[-1]
+        head = HeadOutputs(outputs["features"], outputs["features"], outputs["cls_outputs"])
+        for name, objective in self.objectives.items():
+            terms[f"loss_{name}"] = objective(head, Batch(pids=pids))
+        return terms
+
+    architecture.__init__, architecture.losses = __init__, losses
+
+
+@fix(
+    "the host's data loader demands CUDA and waits forever when an image cannot be read",
     lambda: hasattr(host("data.build").DataLoaderX, "preload"),
 )
 def loader_on_any_device() -> None:
-    """Load batches without CUDA streams of the host's and without its thread."""
+    """Load batches without the host's CUDA streams and thread."""
     from agreid_plugin.hosts.fastreid.data.prefetch import DeviceLoader
 
     replace("DataLoaderX", DeviceLoader, "data.data_utils", "data.build")
 
 
-@patch(
-    "after",
+@fix(
     "the host's launcher and its DistributedDataParallel demand CUDA",
     lambda: host("engine.launch")._distributed_worker.__module__.startswith("fastreid."),
 )

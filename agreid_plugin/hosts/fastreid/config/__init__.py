@@ -1,1 +1,5 @@
 """Configuration of fast-reid: loading, defaults and checks."""
+
+from agreid_plugin.hosts.fastreid import compat
+
+compat.install()  # first of all, or the import of the host would begin within a module that our components need

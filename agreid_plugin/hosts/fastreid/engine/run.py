@@ -6,15 +6,13 @@ import logging
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 import torch
-from fastreid.engine import default_setup, defaults
+from fastreid.engine import default_setup
 from fastreid.evaluation import verify_results
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
-from fastreid.utils.env import seed_all_rng
 from fastreid.utils.logger import setup_logger
 
 from agreid_plugin.data.workers import crashes_named
@@ -29,6 +27,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validation, computable
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
+from agreid_plugin.hosts.fastreid import compat
 from agreid_plugin.hosts.fastreid.config import batches, checks
 from agreid_plugin.hosts.fastreid.config.best_metric import check_best_metric
 from agreid_plugin.hosts.fastreid.config.custom_imports import import_all
@@ -61,6 +60,7 @@ NOISE = ("Exception during training",)
 
 def train(args: Namespace) -> None:
     """Train as `fastreid train` was asked to."""
+    compat.install()
     with launch.started(args):
         cfg = _configured(args)
         checks.check_config(cfg)
@@ -84,6 +84,7 @@ def _check_data(cfg, processes: int) -> None:
 
 def evaluate(args: Namespace) -> None:
     """Evaluate as `fastreid eval` was asked to."""
+    compat.install()
     with launch.started(args):
         _evaluate(args)
 
@@ -232,8 +233,6 @@ def _set_up(cfg, args: Namespace, resumed: bool = False):
         drawn = seed_of(cfg.OUTPUT_DIR) if resumed else None
         cfg.SEED = comm.shared_random_seed() if drawn is None else drawn
     cfg.freeze()
-    # The host's set-up seeds with a number of its own; it has no key for one.
-    defaults.seed_all_rng = partial(seed_all_rng, cfg.SEED + comm.get_rank())
     default_setup(cfg, args)
     _logger.info("seed %d, device %s", cfg.SEED, cfg.MODEL.DEVICE)
     return cfg

@@ -11,7 +11,7 @@ from fastreid.utils import comm
 
 from agreid_plugin.engine.run_card import Card
 from agreid_plugin.engine.run_inputs import tested_on, weight_files
-from agreid_plugin.hosts.fastreid import compat
+from agreid_plugin.hosts.fastreid.compat import HOST_FIXES
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.models.base import method_of
 
@@ -61,7 +61,7 @@ def common(cfg) -> dict[str, Any]:
         "host": "fast-reid",
         "processes": comm.get_world_size(),
         "seed": cfg.SEED,
-        "patches": compat.applied(),
+        "host_fixes": HOST_FIXES.applied(),
         "setup": setup(cfg),
     }
 

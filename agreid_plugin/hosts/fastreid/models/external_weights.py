@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.compat.safe_files import misfit
+from agreid_plugin.hosts.fastreid.compat.files import misfit_reason
 from agreid_plugin.nn.checkpoints import read_tensors
 from agreid_plugin.nn.vit_weights import ENOUGH, Fit
 
@@ -47,7 +47,7 @@ def load_external(core: nn.Module, path: str | Path, adapt: Callable[[dict[str, 
     except InputError:
         raise
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is for another model: {misfit(error)}") from error
+        raise InputError(f"{path} is for another model: {misfit_reason(error)}") from error
     unused = tuple(name for name in adapted if name not in found)
     return Fit(str(path), len(wanted) - len(missing), len(wanted), missing, unused)
 

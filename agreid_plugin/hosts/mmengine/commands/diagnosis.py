@@ -1,4 +1,4 @@
-"""Checks of mmengine and its libraries by doing, for `fastreid doctor`."""
+"""Checks of mmengine and its libraries for `fastreid doctor`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import nn
 
 from agreid_plugin.errors import Finding
 from agreid_plugin.host import installed
-from agreid_plugin.hosts.mmengine.compat import mmengine_fixes
+from agreid_plugin.hosts.mmengine.compat import HOST_FIXES
 
 PARTS = {
     "mmengine": ("config", "dataset", "evaluator", "hooks", "model", "optim", "runner", "visualization"),
     "mmpretrain": ("apis", "datasets", "engine", "evaluation", "models", "structures", "visualization"),
 }
-"""What a configuration makes mmengine import, and its library if it is there."""
+"""Modules that configurations import."""
 
 
 def diagnose() -> list[Finding]:
@@ -50,7 +50,7 @@ def _ours_are_registered() -> Finding:
 
 
 def _faults_are_gone() -> Finding:
-    left = [each.name for each in mmengine_fixes.due() if each.needed()]
+    left = [fix.name for fix in HOST_FIXES.all if fix.due and fix.needed()]
     return Finding(not left, f"faults of mmengine and mmpretrain left: {', '.join(left) or 'none'}")
 
 

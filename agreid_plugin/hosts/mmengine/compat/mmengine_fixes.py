@@ -1,8 +1,4 @@
-"""What mmengine needs to run on today's Python and torch, with or without a GPU.
-
-Each patch belongs to one of mmengine's modules and is due when that is imported, or at once if it has been. It names
-its reason and tests for the fault itself, never for a version. `fastreid doctor` lists what was applied.
-"""
+"""Host fixes of mmengine for today's Python and torch, with or without a GPU; see `hosts.host_fixes`."""
 
 from __future__ import annotations
 
@@ -24,20 +20,13 @@ import torch
 import yaml
 
 from agreid_plugin.data.yaml_files import PlainLoader
-from agreid_plugin.hosts.host_fixes import Patch, Patches
-from agreid_plugin.hosts.mmengine.compat import mmpretrain_fixes
+from agreid_plugin.hosts.host_fixes import HostFixes
 
 warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # mmengine's argument, which no user writes
 
-PATCHES = Patches()
+HOST_FIXES = HostFixes()
 NO_CUDA = (AttributeError, RuntimeError, AssertionError)
 """What `torch.cuda.set_device` raises without a GPU, by the build of torch."""
-
-
-def due() -> list[Patch]:
-    """Return the patches whose modules have been imported in this process."""
-    every = [*PATCHES.all, *mmpretrain_fixes.PATCHES.all]
-    return [patch for patch in every if patch.stage in sys.modules]
 
 
 def replace(module: str, name: str, value: Any) -> None:
@@ -62,7 +51,9 @@ def _asks_pkg_resources() -> bool:
     return False
 
 
-@PATCHES.add(PACKAGES, "pkg_resources left setuptools: bases as `mmpretrain::...` are not found", _asks_pkg_resources)
+@HOST_FIXES.add(
+    PACKAGES, "pkg_resources left setuptools: bases as `mmpretrain::...` are not found", _asks_pkg_resources
+)
 def packages_by_importlib() -> None:
     """Find packages by the import system."""
 
@@ -110,11 +101,11 @@ def _processes_need_gpus() -> bool:
     return False
 
 
-@PATCHES.add(
+@HOST_FIXES.add(
     DIST, "mmengine's launchers set a CUDA device and take NCCL, also where there is no GPU", _processes_need_gpus
 )
 def processes_without_gpus() -> None:
-    """Let processes without a GPU meet by gloo, whichever launcher started them."""
+    """Connect processes without a GPU by gloo, with every launcher."""
     for name in ("_init_dist_pytorch", "_init_dist_mpi", "_init_dist_slurm"):
         setattr(sys.modules[DIST], name, _on_any_device(getattr(sys.modules[DIST], name)))
 
@@ -139,7 +130,7 @@ WRAPPERS = "mmengine.model.wrappers.distributed"
 
 
 def _devices_of_cpu_modules() -> bool:
-    """Tell whether mmengine's wrapper hands torch's a GPU for a module on a CPU."""
+    """Return whether mmengine's wrapper passes torch a GPU for a module on a CPU."""
     wrapper, given = sys.modules[WRAPPERS].MMDistributedDataParallel, {}
 
     class Recorder(torch.nn.parallel.DistributedDataParallel):
@@ -151,7 +142,7 @@ def _devices_of_cpu_modules() -> bool:
     return given["device_ids"] is not None
 
 
-@PATCHES.add(WRAPPERS, "the Runner names a GPU for every model that it distributes", _devices_of_cpu_modules)
+@HOST_FIXES.add(WRAPPERS, "the Runner names a GPU for every model that it distributes", _devices_of_cpu_modules)
 def distributed_on_any_device() -> None:
     """Name no device for a model on a CPU."""
     wrapper = sys.modules[WRAPPERS].MMDistributedDataParallel
@@ -177,14 +168,14 @@ def _note_call() -> None:
 
 
 class _Stowaway:
-    """Has itself noted by a reader that calls what a file says."""
+    """An object that notes being called by an unsafe reader."""
 
     def __reduce__(self) -> tuple:
         return _note_call, ()
 
 
 def _runs_stored_code() -> bool:
-    """Tell whether the reader of local files runs code, or cannot read what mmengine writes."""
+    """Return whether the reader of local files runs code, or cannot read mmengine's own."""
     history = importlib.import_module("mmengine.logging").HistoryBuffer([1.0], [1])
     _ran.clear()
     with TemporaryDirectory() as folder:
@@ -205,7 +196,7 @@ def _loads(path: Path) -> bool:
     return True
 
 
-@PATCHES.add(
+@HOST_FIXES.add(
     CHECKPOINT,
     "mmengine runs code stored in checkpoints, or with torch >= 2.6 cannot read its own",
     _runs_stored_code,
@@ -220,13 +211,13 @@ def safe_checkpoints() -> None:
     module.load_url, module.torch = load_from_url, SafeTorch()  # what comes from elsewhere than the disk
 
 
-@PATCHES.add(
+@HOST_FIXES.add(
     CHECKPOINT,
-    "mmengine's checkpoints are torn by a crash, and a full disk ends the run",
+    "a crash leaves half a checkpoint of mmengine, and a full disk ends the run",
     lambda: not hasattr(sys.modules[CHECKPOINT].save_checkpoint, "__wrapped__"),
 )
-def whole_checkpoints() -> None:
-    """Write files that are there in full or not at all, and go on where the disk takes none."""
+def atomic_checkpoints() -> None:
+    """Write files atomically, and go on without where the disk is full."""
     native = sys.modules[CHECKPOINT].save_checkpoint
 
     @wraps(native)
@@ -241,13 +232,13 @@ def whole_checkpoints() -> None:
 HOOK = "mmengine.hooks.checkpoint_hook"
 
 
-@PATCHES.add(
+@HOST_FIXES.add(
     HOOK,
-    "mmengine's CheckpointHook takes a checkpoint for written that a full disk did not take",
+    "mmengine's CheckpointHook counts a checkpoint as written that a full disk refused",
     lambda: not hasattr(sys.modules[HOOK].CheckpointHook.after_train, "__wrapped__"),
 )
 def require_checkpoints() -> None:
-    """Refuse to end a run well whose last checkpoint was not written."""
+    """Refuse to end a run as a success if its last checkpoint was not written."""
     hook = sys.modules[HOOK].CheckpointHook
     native = hook.after_train
 
@@ -274,7 +265,7 @@ def _yaml_makes_objects() -> bool:
     return True
 
 
-@PATCHES.add(
+@HOST_FIXES.add(
     YAML, "mmengine's YAML files, as bases of configurations, may hold tags that run code", _yaml_makes_objects
 )
 def plain_yaml() -> None:

@@ -1,7 +1,4 @@
-"""What mmpretrain needs to run on today's Python, numpy and transformers, and where it counts wrongly.
-
-Like `mmengine_fixes`: a patch is due when the module it mends is imported, and tests for the fault itself.
-"""
+"""Host fixes of mmpretrain for today's Python, numpy and transformers, and for its wrong counts."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from agreid_plugin.hosts.host_fixes import Patches
+from agreid_plugin.hosts.host_fixes import HostFixes
 from agreid_plugin.hosts.safe_torch import SafeTorch
 
-PATCHES = Patches()
+HOST_FIXES = HostFixes()
 
 # mmcv-lite says so at every import, and nothing here needs the operator.
 warnings.filterwarnings("ignore", "Fail to import ``MultiScaleDeformableAttention``")
@@ -28,14 +25,14 @@ warnings.filterwarnings("ignore", "Fail to import ``MultiScaleDeformableAttentio
 # Optional packages -----------------------------------------------------------------------------------------------
 
 DEPENDENCY = "mmpretrain.utils.dependency"
-OF_TRANSFORMERS = {
+TRANSFORMERS_NAMES = {
     "transformers": ("AutoTokenizer", "BasicTokenizer", "PreTrainedModel", "WordpieceTokenizer"),
     "transformers.modeling_utils": (
         *("GenerationConfig", "GenerationMixin", "PretrainedConfig"),
         *("apply_chunking_to_forward", "find_pruneable_heads_and_indices", "prune_linear_layer"),
     ),
 }
-"""Names that mmpretrain's multimodal models take, most of which transformers has moved or dropped."""
+"""Names that mmpretrain's multimodal models import, most of which transformers has moved or dropped."""
 
 
 def _transformers_is_too_new() -> bool:
@@ -44,14 +41,14 @@ def _transformers_is_too_new() -> bool:
     try:
         return any(
             not hasattr(importlib.import_module(module), name)
-            for module, names in OF_TRANSFORMERS.items()
+            for module, names in TRANSFORMERS_NAMES.items()
             for name in names
         )
     except ImportError:
         return True
 
 
-@PATCHES.add(
+@HOST_FIXES.add(
     DEPENDENCY,
     "transformers has dropped names that mmpretrain's multimodal models import: no model of mmpretrain loads",
     _transformers_is_too_new,
@@ -77,7 +74,7 @@ def _train_returns_nothing() -> bool:
     return Probe().eval() is None
 
 
-@PATCHES.add(
+@HOST_FIXES.add(
     BACKBONE, "train() and eval() of mmpretrain's backbones return nothing, not the backbone", _train_returns_nothing
 )
 def train_returns_the_backbone() -> None:
@@ -122,19 +119,21 @@ def _recall_needs_in1d() -> bool:
     return False
 
 
-@PATCHES.add(METRICS, "np.in1d was removed in numpy 2.4: mmpretrain's retrieval metrics fail", _recall_needs_in1d)
+@HOST_FIXES.add(METRICS, "np.in1d was removed in numpy 2.4: mmpretrain's retrieval metrics fail", _recall_needs_in1d)
 def numpy_in1d() -> None:
     """Restore `np.in1d`."""
     np.in1d = lambda first, second, **options: np.isin(np.ravel(first), np.ravel(second), **options)
 
 
-def _averages_own_share() -> bool:
+def _averages_local_results() -> bool:
     metric = sys.modules[METRICS].RetrievalAveragePrecision(topk=1)
     metric.results = [torch.tensor(0.0)]
     return metric.compute_metrics([torch.tensor(0.0), torch.tensor(1.0)]) != {"mAP@1": 0.5}
 
 
-@PATCHES.add(METRICS, "RetrievalAveragePrecision averages what rank 0 has, not what all have", _averages_own_share)
+@HOST_FIXES.add(
+    METRICS, "RetrievalAveragePrecision averages what rank 0 has, not what all have", _averages_local_results
+)
 def average_over_all() -> None:
     """Average the results that were collected."""
     kind = sys.modules[METRICS].RetrievalAveragePrecision
@@ -157,8 +156,8 @@ class _Gallery(list):
     dataset = (0,)
 
 
-class _Encoder:
-    """What mmpretrain asks of a retriever while it encodes a gallery: here every image becomes (1, 1)."""
+class _Retriever:
+    """The part of a retriever that mmpretrain uses to encode a gallery: here every image becomes (1, 1)."""
 
     eval = train = staticmethod(lambda mode=False: None)  # noqa: ARG005
     data_preprocessor = staticmethod(lambda batch, training: {})  # noqa: ARG005
@@ -174,10 +173,12 @@ def _sums_padding() -> bool:
     gallery = _Gallery([{"data_samples": [{"sample_idx": 0}]}])
     with _swapped(module, dist=twice, track_on_main_process=lambda loader, text: loader):  # noqa: ARG005
         encode = module.ImageToImageRetriever._get_prototype_vecs_from_dataloader
-        return not torch.equal(encode(_Encoder(), gallery), torch.ones(1, 2))
+        return not torch.equal(encode(_Retriever(), gallery), torch.ones(1, 2))
 
 
-@PATCHES.add(RETRIEVER, "ImageToImageRetriever adds up gallery images that two processes have encoded", _sums_padding)
+@HOST_FIXES.add(
+    RETRIEVER, "ImageToImageRetriever adds up gallery images that two processes have encoded", _sums_padding
+)
 def gallery_counts_images_once() -> None:
     """Divide each feature by the number of processes that have encoded its image."""
     module = sys.modules[RETRIEVER]
@@ -201,19 +202,19 @@ def gallery_counts_images_once() -> None:
     module.ImageToImageRetriever._get_prototype_vecs_from_dataloader = encode_gallery
 
 
-@PATCHES.add(
+@HOST_FIXES.add(
     RETRIEVER,
     "ImageToImageRetriever runs code in a file of gallery features on torch < 2.6",
     lambda: sys.modules[RETRIEVER].torch is torch,
 )
 def safe_gallery_features() -> None:
-    """Read tensors alone."""
+    """Read tensors only."""
     sys.modules[RETRIEVER].torch = SafeTorch()
 
 
 @contextmanager
 def _swapped(owner: Any, **values: Any) -> Iterator[None]:
-    """Give an object other values of these attributes for a while."""
+    """Replace attributes of an object temporarily."""
     before = {name: getattr(owner, name) for name in values}
     for name, value in values.items():
         setattr(owner, name, value)

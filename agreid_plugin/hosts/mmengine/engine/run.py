@@ -26,6 +26,7 @@ from agreid_plugin.evaluation import load_features, save_features
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, computable
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
+from agreid_plugin.hosts.mmengine import compat
 from agreid_plugin.hosts.mmengine.config.checks import check_modules, found
 from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, require_model, type_name
 from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
@@ -52,6 +53,7 @@ OF_METRIC = ("rerank", "save_features", "calibrate", "bootstrap")
 
 def train(args: Namespace) -> None:
     """Train as `fastreid train` was asked to."""
+    compat.install()
     with launch.started(args):
         cfg = _for_training(args)
         check_batches(cfg, launch.world_size(args))
@@ -61,6 +63,7 @@ def train(args: Namespace) -> None:
 
 def evaluate(args: Namespace) -> None:
     """Evaluate as `fastreid eval` was asked to."""
+    compat.install()
     with launch.started(args):
         _evaluate(args)
 

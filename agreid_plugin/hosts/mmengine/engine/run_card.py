@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 
 from agreid_plugin.engine.run_card import Card
 from agreid_plugin.engine.run_inputs import tested_on, weight_files
-from agreid_plugin.hosts.mmengine import compat
+from agreid_plugin.hosts.mmengine.compat import HOST_FIXES
 from agreid_plugin.hosts.mmengine.config.loading import each_dict, type_name
 from agreid_plugin.hosts.mmengine.config.resolve import PRETRAINED
 from agreid_plugin.hosts.mmengine.engine.runner_utils import loops, metainfo, metrics_of
@@ -41,7 +41,7 @@ def common(cfg: Config) -> dict[str, Any]:
         "config": plain(cfg.to_dict()),
         "host": "mmengine",
         "processes": get_world_size(),
-        "patches": compat.applied(),
+        "host_fixes": HOST_FIXES.applied(),
         "setup": setup(cfg),
     }
 

@@ -3,7 +3,6 @@
 import copy
 import json
 import pickle
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from fastreid.data.datasets import DATASET_REGISTRY
 from fastreid.data.transforms import ToTensor
 from fastreid.data.transforms import build_transforms as build_host_transforms
 from fastreid.engine import DefaultTrainer, default_setup
-from fastreid.utils.env import seed_all_rng
 from PIL import Image
 
 from agreid_plugin.data.datasets import DATASETS
@@ -217,7 +215,6 @@ def chance(name: str, root: Path) -> float:
 
 def test_the_stock_trainer_and_evaluator_on_agsynth(synth_config, agsynth, tmp_path, monkeypatch):
     monkeypatch.setattr("fastreid.data.build._root", str(agsynth))
-    monkeypatch.setattr("fastreid.engine.defaults.seed_all_rng", partial(seed_all_rng, 0))
     epochs = ["SOLVER.MAX_EPOCH", 6, "TEST.EVAL_PERIOD", 6, "SOLVER.CHECKPOINT_PERIOD", 6]
     cfg = synth_config("OUTPUT_DIR", tmp_path / "run", *epochs)
     default_setup(cfg, None)

@@ -80,7 +80,7 @@ def test_run_card_tells_what_the_run_was_made_of(fastreid_command, config_file, 
     card = json.loads((run / "run_card.json").read_text())
     assert card["seed"] == 11
     assert card["versions"]["torch"] == torch.__version__
-    assert "optimizer_without_flat_buffer" in card["patches"]
+    assert "optimizer_without_flat_buffer" in card["host_fixes"]
     assert card["config"]["SOLVER"]["MAX_EPOCH"] == 1
     assert card["config"]["MODEL"]["HEADS"]["NUM_CLASSES"] == 8
     assert card["processes"] == 1

@@ -74,7 +74,7 @@ def test_train_resume_and_evaluate(fastreid_command, tiny_py, tmp_path):
     assert "lr: 1.0000e-02" in outcome.out
     assert "DEBUG" not in outcome.out
     assert "System environment" not in outcome.out  # in the log file alone
-    assert json.loads((folder / "run_card.json").read_text())["patches"]["safe_checkpoints"]
+    assert json.loads((folder / "run_card.json").read_text())["host_fixes"]["safe_checkpoints"]
 
     assert_one_line(fastreid_command(*train), f"{folder} holds a run already: continue it with --resume")
     outcome = fastreid_command(*train, "--resume", "train_cfg.max_epochs", 2)
