@@ -1,4 +1,4 @@
-"""`fastreid doctor`: is everything here, and does it train?"""
+"""`fastreid doctor`: checks of the installation, host fixes, a training of seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +25,7 @@ MIN_GIGABYTES = {"output": 5.0, "temporary files": 1.0, "shared memory of data w
 EXAMPLES = """examples:
   fastreid doctor
   fastreid doctor --quick --root /data/reid --weights ViT-B-16.pt
+  fastreid doctor --quick --verbose
   fastreid doctor --json
 """
 
@@ -34,14 +35,15 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help="check the installation",
-        description="Show versions, devices, the repairs of each host, the datasets and weight files that are there, "
-        "and the room on the disk; train a tiny ViSA for some seconds in each host. Exit code 1 if a check fails.",
+        description="Show in one line whether all is well, then checks, weight files, disk space, datasets, versions, "
+        "devices and host fixes; train a tiny ViSA for some seconds in each host. Exit code 1 if a check fails.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("--quick", action="store_true", help="do without the training")
+    parser.add_argument("--quick", action="store_true", help="skip the training")
     parser.add_argument("--root", nargs="+", default=[], metavar="DIR", help="folders that hold datasets")
-    parser.add_argument("--weights", nargs="+", default=[], metavar="FILE", help="weight files to look at")
+    parser.add_argument("--weights", nargs="+", default=[], metavar="FILE", help="weight files to check")
     parser.add_argument("--output", default="logs", metavar="DIR", help="where runs will write (default: logs)")
+    parser.add_argument("--verbose", action="store_true", help="list every host fix with its reason")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=_doctor)
 
@@ -60,17 +62,17 @@ def _doctor(args: argparse.Namespace) -> int:
     report = {
         "versions": run_card.versions(),
         "devices": run_card.devices(),
-        "repairs": {HOSTS[host]: _part(host, "compat").applied() for host in here},
         "datasets": find_datasets(args.root),
         "weights": weights,
         "disk": disk,
         "checks": checks,
         "missing": [INSTALL[host] for host in HOSTS if host not in here],
+        "host_fixes": {HOSTS[host]: _host_fixes(host) for host in here},
     }
     if args.json:
         print(json.dumps(report, default=asdict, indent=2))
     else:
-        _print(report)
+        _print(report, args.verbose)
     return 0 if all(finding.ok for finding in (*checks, *weights, *disk)) else 1
 
 
@@ -111,27 +113,47 @@ def _part(host: str, name: str) -> ModuleType:
     return import_module(f"agreid_plugin.hosts.{host}.{name}")
 
 
-def _print(report: dict[str, Any]) -> None:
-    _section("versions", report["versions"])
-    _section("devices", dict(enumerate(report["devices"])))
-    for host, repairs in report["repairs"].items():
-        _section(f"repairs of {host} in force", repairs or {"none": "the host runs natively"})
-    _section("datasets", report["datasets"])
-    _findings("weight files", report["weights"], "none; name some with --weights")
-    _findings("disk", report["disk"])
+def _host_fixes(host: str) -> dict[str, dict[str, str]]:
+    fixes = _part(host, "compat").HOST_FIXES
+    return {"applied": fixes.applied(), "armed": fixes.armed()}
+
+
+def _print(report: dict[str, Any], verbose: bool) -> None:
+    print(verdict([*report["checks"], *report["weights"], *report["disk"]]))
     _findings("checks", report["checks"])
     for line in report["missing"]:
         print(f"  --    {line}")
+    _findings("weight files", report["weights"], "none; name some with --weights")
+    _findings("disk", report["disk"])
+    _section("datasets", report["datasets"])
+    _section("versions", report["versions"])
+    _section("devices", dict(enumerate(report["devices"])))
+    _section("host fixes", {host: _count_fixes(fixes) for host, fixes in report["host_fixes"].items()})
+    for host, fixes in report["host_fixes"].items() if verbose else ():
+        for state, reasons in fixes.items():
+            if reasons:
+                _section(f"host fixes of {host}, {state}", reasons)
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return in one line whether all is well."""
+    failed, warnings = sum(not each.ok for each in findings), sum(each.warns for each in findings)
+    counts = f"{len(findings)} checks, {failed} failed, {warnings} with a warning"
+    return f"{'FAIL' if failed else 'ok'}: {counts}"
+
+
+def _count_fixes(fixes: dict[str, dict[str, str]]) -> str:
+    return f"{len(fixes['applied'])} applied, {len(fixes['armed'])} armed for modules that were not imported"
 
 
 def _section(title: str, rows: dict[Any, Any]) -> None:
     print(f"{title}:")
-    width = max(len(str(name)) for name in rows)
+    width = max((len(str(name)) for name in rows), default=0)
     for name, text in rows.items():
         print(f"  {name!s:<{width}}  {text}")
 
 
-def _findings(title: str, findings: Iterable[Any], none: str = "") -> None:
+def _findings(title: str, findings: Sequence[Finding], none: str = "") -> None:
     print(f"{title}:")
     for finding in findings:
         print(f"  {'FAIL' if not finding.ok else 'warn' if finding.warns else 'ok  '}  {finding.text}")

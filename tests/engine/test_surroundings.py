@@ -1,6 +1,7 @@
 """What `fastreid doctor` finds around an installation: datasets, weight files, room on the disk, a smoke training."""
 
 import json
+import re
 import shutil
 from collections import namedtuple
 
@@ -116,13 +117,26 @@ def test_doctor_tells_it_all(fastreid_command, agsynth):
     assert "  FAIL  net-deadbeef.pth: its name says" in outcome.out
     assert f"  CARGO (AG-Synth)  96 images in {agsynth / 'CARGO'}" in outcome.out
     assert "tiny ViSA" not in outcome.out
+    first, *lines = outcome.out.splitlines()
+    assert re.fullmatch(r"FAIL: \d+ checks, 1 failed, \d with a warning", first)
+    assert lines[-3] == "host fixes:"
+    assert re.fullmatch(r"  fast-reid  2\d applied, 0 armed for modules that were not imported", lines[-2])
+
+
+def test_doctor_lists_host_fixes(fastreid_command):
+    outcome = fastreid_command("doctor", "--quick", "--verbose")
+    assert outcome.code == 0
+    assert re.match(r"ok: \d+ checks, 0 failed", outcome.out)
+    applied = outcome.out.partition("host fixes of fast-reid, applied:\n")[2]
+    assert "  optimizer_without_flat_buffer  zero_grad() of torch >= 2 drops" in applied
+    assert "  numpy_in1d" in applied.partition("host fixes of mmengine, applied:\n")[2]
 
 
 def test_doctor_for_machines(fastreid_command):
     outcome = fastreid_command("doctor", "--quick", "--json")
     report = json.loads(outcome.out)
     assert outcome.code == 0
-    assert {"versions", "devices", "repairs", "datasets", "weights", "disk", "checks"} <= set(report)
+    assert {"versions", "devices", "host_fixes", "datasets", "weights", "disk", "checks"} <= set(report)
     assert all(check["ok"] for check in report["checks"])
 
 
