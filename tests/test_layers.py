@@ -1,4 +1,4 @@
-"""The line of rooms: a room imports only what stands to its left, checked on every import of every file."""
+"""The line of rooms: a room imports only what stands to its left, and only `compat` changes a host."""
 
 import ast
 import textwrap
@@ -129,6 +129,50 @@ def test_a_crossing_is_found(path, line):
 )
 def test_what_is_to_the_left_may_be_imported(path, line):
     assert not any(crosses_the_line(path, module) for module in imported_modules(line))
+
+
+HOST_STATE = {"comm._LOCAL_PROCESS_GROUP"}
+"""Variables of a host that its own launcher sets, and ours in its place."""
+
+
+def host_assignments(source: str) -> set[str]:
+    """Every attribute of a name imported from a host that a file assigns to, by `=`, `setattr` or `del`."""
+    tree, names, found = ast.parse(source), set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names if of_host(alias.name)}
+        elif isinstance(node, ast.ImportFrom) and of_host(node.module):
+            names |= {alias.asname or alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        target = node if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) else None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+            target = node.args[0]
+        if target is not None and ast.unparse(target).split(".")[0] in names:
+            found.add(ast.unparse(target))
+    return found
+
+
+def of_host(module: str) -> bool:
+    return module.split(".")[0] in HOST_PACKAGES
+
+
+def test_only_compat_changes_a_host():
+    files = [path for path in (PACKAGE / "hosts").rglob("*.py") if "compat" not in path.parts]
+    assert len(files) > 50
+    assert set().union(*(host_assignments(path.read_text(encoding="utf-8")) for path in files)) <= HOST_STATE
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("from fastreid.engine import defaults\ndefaults.seed = None", "defaults.seed"),
+        ("import mmengine.dist\ndef f():\n    mmengine.dist.infer = None", "mmengine.dist.infer"),
+        ("from mmengine.runner import Runner\nsetattr(Runner, 'train', None)", "Runner"),
+    ],
+)
+def test_a_change_of_a_host_is_found(source, target):
+    assert host_assignments(source) == {target}
+    assert not host_assignments("from fastreid.engine import defaults\nown = defaults.seed\nown.seed = 1")
 
 
 def test_core_rooms_never_see_a_cfg():
