@@ -6,7 +6,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
 
-import agreid_plugin  # noqa: E402 - before fast-reid, torchvision, timm and open_clip, which it mends
+import agreid_plugin  # noqa: E402 - before fast-reid, torchvision, timm and open_clip, which it fixes
 
 project = "agreid_plugin"
 author = "The agreid_plugin developers"

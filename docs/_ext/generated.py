@@ -15,6 +15,7 @@ BLOCK = re.compile(r"^```\{generated\} *(?P<maker>\w+) *(?P<given>.*)\n```$", re
 MAKERS: dict[str, Callable[..., str]] = {
     "keys": tables.keys,
     "components": tables.components,
+    "host_fixes": tables.host_fixes,
     "modules": tables.modules,
     "protocols": tables.protocols,
     "published": tables.published,

@@ -8,7 +8,9 @@ from types import ModuleType
 
 from agreid_plugin.data import protocols as of_data
 from agreid_plugin.data.datasets import DATASETS
+from agreid_plugin.engine.catalog import first_sentence
 from agreid_plugin.evaluation.papers import load_paper
+from agreid_plugin.host import HOSTS
 from projects import ROOT
 
 OURS = "agreid_plugin"
@@ -40,6 +42,21 @@ def components(host: str) -> str:
         if rows:
             parts.append(f"## {kind.capitalize()}\n\n{_table(['name', ''], rows)}")
     return "\n\n".join(parts)
+
+
+def host_fixes(host: str) -> str:
+    """Return the table of a host's fixes: name, the import that it is due with, the fault, what it does."""
+    fixes = importlib.import_module(f"agreid_plugin.hosts.{host}.compat").HOST_FIXES.all
+    rows = [
+        [
+            f"`{fix.name}`",
+            f"{'before' if fix.before else 'after'} `{fix.module}`",
+            fix.reason,
+            first_sentence(fix.apply),
+        ]
+        for fix in fixes
+    ]
+    return f"### {HOSTS[host]}\n\n{_table(['fix', 'due', 'fault', 'what it does'], rows)}"
 
 
 def modules(*names: str) -> str:
