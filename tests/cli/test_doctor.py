@@ -1,4 +1,4 @@
-"""What `fastreid doctor` finds around an installation: datasets, weight files, room on the disk, a smoke training."""
+"""`fastreid doctor`: datasets, weight files, disk space, host fixes, a training of seconds."""
 
 import json
 import re
