@@ -1,4 +1,4 @@
-"""Where mmengine looks for the registries of scope `agreid_plugin`; the name of this file is mmengine's."""
+"""Registries of scope `agreid_plugin`; mmengine looks for them in a module of this name."""
 
 from agreid_plugin.hosts.mmengine.registry import (
     DATA_SAMPLERS,

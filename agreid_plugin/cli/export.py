@@ -37,7 +37,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "export",
         help="write a model for onnxruntime, OpenVINO or TorchScript",
-        description="Write a model, its normalization of pixels and what has to be known to use it to one file, which "
+        description="Write a model, its normalization of pixels and a description of its inputs to one file, which "
         "takes any number of images at once, (N, 3, rows, columns) of uint8, red first. The file is run and compared "
         "with the model at once, at batch 1 and 7, and kept only if they agree.",
         epilog=EXAMPLES,
@@ -49,7 +49,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "--tower",
         choices=("image", "text"),
         default="image",
-        help="text is of TAGCLIP and takes tokens (default: image)",
+        help="text takes tokens, TAGCLIP only (default: image)",
     )
     parser.add_argument(
         "--view",
@@ -57,15 +57,15 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         default="given",
         help="of a method that needs views: an input of the file, -1 where it should predict (default), or none",
     )
-    parser.add_argument("--raw", action="store_true", help="leave features as the model has them, of any length")
-    parser.add_argument("--int8", action="store_true", help="weights in 8 bits (onnx); says what that costs")
+    parser.add_argument("--raw", action="store_true", help="keep features as the model has them, not of length 1")
+    parser.add_argument("--int8", action="store_true", help="weights in 8 bits (onnx); reports the difference")
     parser.add_argument("--images", metavar="DIR", help="images to compare on (default: some of AG-Synth's)")
     parser.add_argument("--tolerance", type=float, default=1e-4, metavar="D", help="largest difference (default: 1e-4)")
     parser.add_argument(
         "--features",
         metavar="NPZ",
         help="of fastreid eval --save-features: the file makes features of the same images, OUT with the ending .npz, "
-        "of which fastreid eval --features tells what the export costs",
+        "which fastreid eval --features evaluates",
     )
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.set_defaults(run=_export)
@@ -74,21 +74,21 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 def _export(args: argparse.Namespace) -> None:
     from agreid_plugin.deploy import ExportedModel
     from agreid_plugin.evaluation import save_features
-    from agreid_plugin.inference.export.exporter import Wanted, check_wanted, export, features_by, files_of
+    from agreid_plugin.inference.export.exporter import ExportTarget, check_target, export, export_files, features_by
 
-    wanted = Wanted(Path(args.out), args.format, args.tower, args.view, args.int8, args.tolerance)
-    check_wanted(wanted, args.force)
+    target = ExportTarget(Path(args.out), args.format, args.tower, args.view, args.int8, args.tolerance)
+    check_target(target, args.force)
     like = _features(args)
     args.device = args.device or "cpu"  # what runtimes are compared with
     pictures = _pictures(args.images) if args.tower == "image" else None
-    about = export(arguments.extractor_of(args, normalize=not args.raw), wanted, pictures, print)
+    about = export(arguments.extractor_of(args, normalize=not args.raw), target, pictures, print)
     size = "x".join(map(str, about.size)) if about.tower == "image" else f"{about.text_length} tokens"
-    megabytes = sum(path.stat().st_size for path in files_of(wanted.path)) / 1e6
+    megabytes = sum(path.stat().st_size for path in export_files(target.path)) / 1e6
     print(f"{args.out}: {about.method}, {size}, features {about.width} wide, {about.precision}, {megabytes:.1f} MB")
     print(f"inputs: {', '.join(about.inputs)}; views: {about.views or 'not needed'}")
     if like is not None:
-        save_features(wanted.path.with_suffix(".npz"), features_by(ExportedModel(wanted.path), like))
-        print(f"{wanted.path.with_suffix('.npz')}: features of {len(like.records)} images by the file")
+        save_features(target.path.with_suffix(".npz"), features_by(ExportedModel(target.path), like))
+        print(f"{target.path.with_suffix('.npz')}: features of {len(like.records)} images by the file")
 
 
 def _pictures(folder: str | None) -> Pictures:
@@ -105,7 +105,7 @@ def _pictures(folder: str | None) -> Pictures:
 
 
 def _features(args: argparse.Namespace) -> FeatureSet | None:
-    """Read the features to make again, before the rest takes its time."""
+    """Read the features to compute again, before the model is built."""
     from agreid_plugin.evaluation import load_features
 
     if args.features is None:

@@ -18,7 +18,7 @@ PARAGRAPH_END = re.compile(r"\w+:$|\d+\. |[-*] |$")  # `Args:`, a list, an empty
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing by its name: whose it is, and the first sentence of what it is."""
+    """A registered component: name, owning package, first sentence of its docstring."""
 
     name: str
     owner: str
@@ -50,7 +50,7 @@ def entries_of(named: Mapping[str, object]) -> list[Entry]:
 
 
 def without_a_host() -> dict[str, list[Entry]]:
-    """Return kind -> what this package has of it by itself."""
+    """Return kind -> components of this package that need no host."""
     return {
         "losses": entries_of(_classes(losses)),
         "transforms": entries_of(_classes(transforms)),

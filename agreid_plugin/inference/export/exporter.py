@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExportTarget:
     """A file to write.
 
     Attributes:
@@ -74,7 +74,7 @@ class Sample:
     Attributes:
         kind: what they are, in the plural.
         features: of the model, (N, D).
-        run: gives them to an exported file, and returns its features.
+        run: passes them to an exported file and returns its features.
     """
 
     kind: str
@@ -82,53 +82,53 @@ class Sample:
     run: Callable[[ExportedModel], np.ndarray]
 
 
-def files_of(path: Path) -> list[Path]:
-    """Return the files of an export: OpenVINO keeps weights in one of their own."""
+def export_files(path: Path) -> list[Path]:
+    """Return the files of an export; OpenVINO has weights in a second one."""
     return [path.with_suffix(".bin"), path] if path.suffix == ".xml" else [path]
 
 
-def check_wanted(wanted: Wanted, force: bool = False) -> None:
+def check_target(target: ExportTarget, force: bool = False) -> None:
     """Refuse what cannot be written, before a model is built."""
-    if wanted.format not in WRITERS:
-        raise unknown("--format", wanted.format, WRITERS)
-    ending = WRITERS[wanted.format][0]
-    if wanted.path.suffix != ending:
-        raise InputError(f"--out {wanted.path} should end with {ending}, which tells what it is")
-    if wanted.int8 and wanted.format != "onnx":
-        raise InputError(f"--int8 is for --format onnx, not for {wanted.format}")
-    if not 0 < wanted.tolerance < float("inf"):
-        raise InputError(f"--tolerance {wanted.tolerance} should be above 0")
-    for path in files_of(wanted.path):
+    if target.format not in WRITERS:
+        raise unknown("--format", target.format, WRITERS)
+    ending = WRITERS[target.format][0]
+    if target.path.suffix != ending:
+        raise InputError(f"--out {target.path} should end with {ending}")
+    if target.int8 and target.format != "onnx":
+        raise InputError(f"--int8 is for --format onnx, not for {target.format}")
+    if not 0 < target.tolerance < float("inf"):
+        raise InputError(f"--tolerance {target.tolerance} should be above 0")
+    for path in export_files(target.path):
         if path.exists() and not force:
             raise InputError(f"{path} exists: choose another --out, or replace it with --force")
-    if not wanted.path.parent.is_dir():
-        raise InputError(f"--out {wanted.path}: the folder {wanted.path.parent} does not exist")
+    if not target.path.parent.is_dir():
+        raise InputError(f"--out {target.path}: the folder {target.path.parent} does not exist")
 
 
-def export(extractor: Extractor, wanted: Wanted, pictures: Pictures | None, say: Say) -> About:
+def export(extractor: Extractor, target: ExportTarget, pictures: Pictures | None, say: Say) -> About:
     """Write a model to a file and compare both on real inputs; the file is there only if they agree.
 
     Args:
         extractor: the model.
-        wanted: the file.
+        target: the file.
         pictures: images to compare on; the text tower needs none.
         say: called with a line about each comparison.
 
     Raises:
         InputError: they differ by more than the tolerance, or the model cannot be written so.
     """
-    graph = Graph(extractor, wanted.tower, wanted.view)
-    sample = image_sample(extractor, wanted.view, pictures) if pictures else sentence_sample(extractor)
+    graph = Graph(extractor, target.tower, target.view)
+    sample = image_sample(extractor, target.view, pictures) if pictures else sentence_sample(extractor)
     with TemporaryDirectory() as folder:
-        made = Path(folder) / wanted.path.name
-        _write(graph, wanted.format, made)
-        _compare(made, sample, wanted.tolerance, say)
-        if wanted.int8:
-            made = _quantized(made, graph.about, sample, say)
-        for file, path in zip(files_of(made), files_of(wanted.path), strict=True):
+        draft_path = Path(folder) / target.path.name
+        _write(graph, target.format, draft_path)
+        _compare(draft_path, sample, target.tolerance, say)
+        if target.int8:
+            draft_path = _quantize(draft_path, graph.about, sample, say)
+        for file, path in zip(export_files(draft_path), export_files(target.path), strict=True):
             with told_unwritten(path), whole_file(path) as draft:
                 shutil.copyfile(file, draft)
-    return ExportedModel(wanted.path).about
+    return ExportedModel(target.path).about
 
 
 def _write(graph: Graph, kind: str, path: Path) -> None:
@@ -138,11 +138,11 @@ def _write(graph: Graph, kind: str, path: Path) -> None:
         raise InputError(f"{graph.about.method} cannot be written as {kind}: {first_line(error)}") from error
 
 
-def _compare(made: Path, sample: Sample, tolerance: float, say: Say) -> None:
-    """Refuse a file that differs; of raw features, which may be large, differences are relative to the largest."""
+def _compare(draft_path: Path, sample: Sample, tolerance: float, say: Say) -> None:
+    """Refuse a file that differs; differences of raw features are relative to the largest number."""
     scale = max(1.0, float(np.abs(sample.features).max()))
     for batch in BATCHES:
-        difference = float(np.abs(sample.run(ExportedModel(made, batch)) - sample.features).max()) / scale
+        difference = float(np.abs(sample.run(ExportedModel(draft_path, batch)) - sample.features).max()) / scale
         say(f"batch {batch}: largest difference {difference:.1e} on {len(sample.features)} {sample.kind}")
         if not difference <= tolerance:
             raise InputError(
@@ -151,13 +151,13 @@ def _compare(made: Path, sample: Sample, tolerance: float, say: Say) -> None:
             )
 
 
-def _quantized(full: Path, about: About, sample: Sample, say: Say) -> Path:
-    """Write the file in int8, and say what that saves and changes."""
+def _quantize(full: Path, about: About, sample: Sample, say: Say) -> Path:
+    """Write the file in int8, and report its size and its features' cosine with the model's."""
     small = full.with_name(f"int8-{full.name}")
     write_int8(full, about, small)
     pair = (sample.run(ExportedModel(small)), sample.features)
-    own, theirs = (each / np.linalg.norm(each, axis=1, keepdims=True).clip(min=1e-12) for each in pair)
-    cosines = (own * theirs).sum(axis=1)
+    exported, original = (each / np.linalg.norm(each, axis=1, keepdims=True).clip(min=1e-12) for each in pair)
+    cosines = (exported * original).sum(axis=1)
     share = small.stat().st_size / full.stat().st_size
     say(f"int8: {share:.0%} of the size; cosine with the model {cosines.mean():.4f}, least {cosines.min():.4f}")
     if not cosines.mean() >= MIN_COSINE:
@@ -188,12 +188,12 @@ def sentence_sample(extractor: Extractor) -> Sample:
 
 def features_by(model: ExportedModel, like: FeatureSet) -> FeatureSet:
     """Return the features an exported file gives for the same images, to be evaluated like a model's."""
-    words = [_word(record) for record in like.records]
+    words = [_place_word(record) for record in like.records]
     images = model([record.path for record in like.records], words)
     return replace(like, images=(images,), views=model.about.views)
 
 
-def _word(record: Record) -> str | None:
+def _place_word(record: Record) -> str | None:
     """Return the most specific word for the place an image was taken from."""
     if record.platform.lower() in PLATFORMS:
         return record.platform

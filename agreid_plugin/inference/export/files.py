@@ -1,4 +1,4 @@
-"""Graphs written as ONNX, TorchScript and OpenVINO, each with what it says of itself inside."""
+"""Writers of ONNX, TorchScript and OpenVINO files, each with its description inside."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_onnx(graph: Graph, path: Path) -> None:
     names = graph.about.inputs
     # The exporter by tracing is there in every torch since 2.4, and takes seconds where the other takes minutes.
     by_tracing = {"dynamo": False} if "dynamo" in signature(torch.onnx.export).parameters else {}
-    with _traceable():
+    with _plain_operations():
         torch.onnx.export(
             graph,
             graph.example(),
@@ -37,34 +37,34 @@ def write_onnx(graph: Graph, path: Path) -> None:
             opset_version=OPSET,
             **by_tracing,
         )
-    _tell(path, graph.about)
+    _write_metadata(path, graph.about)
 
 
 def write_torchscript(graph: Graph, path: Path) -> None:
     """Write TorchScript."""
-    with _traceable():
+    with _plain_operations():
         traced = torch.jit.trace(graph, graph.example(), check_trace=False)
         torch.jit.save(traced, str(path), _extra_files={f"{KEY}.json": graph.about.to_json()})
 
 
 def write_openvino(graph: Graph, path: Path) -> None:
-    """Write OpenVINO's pair of files, in float32; the one of the weights has to lie beside the other."""
+    """Write OpenVINO's pair of files, in float32; the weights' file belongs beside the other."""
     openvino = runtime_of("openvino", "openvino")
-    between = path.with_suffix(".onnx")
-    write_onnx(graph, between)
-    model = openvino.convert_model(between)
+    onnx_path = path.with_suffix(".onnx")
+    write_onnx(graph, onnx_path)
+    model = openvino.convert_model(onnx_path)
     model.set_rt_info(graph.about.to_json(), [KEY])
     openvino.save_model(model, path, compress_to_fp16=False)
 
 
 def write_int8(full: Path, about: About, path: Path) -> None:
-    """Write an ONNX file with its weights in 8 bits; activations are quantized as they come."""
+    """Write an ONNX file with its weights in 8 bits; activations are quantized at run time."""
     runtime_of("onnxruntime", "export")
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with _traceable():
+    with _plain_operations():
         quantize_dynamic(full, path, op_types_to_quantize=["MatMul", "Gemm"], weight_type=QuantType.QInt8)
-    _tell(path, replace(about, precision="int8"))
+    _write_metadata(path, replace(about, precision="int8"))
 
 
 WRITERS: dict[str, tuple[str, Callable[[Graph, Path], None]]] = {
@@ -72,10 +72,10 @@ WRITERS: dict[str, tuple[str, Callable[[Graph, Path], None]]] = {
     "torchscript": (".torchscript", write_torchscript),
     "openvino": (".xml", write_openvino),
 }
-"""Format -> its ending, and what writes it."""
+"""Format -> ending and writer."""
 
 
-def _tell(path: Path, about: About) -> None:
+def _write_metadata(path: Path, about: About) -> None:
     onnx = runtime_of("onnx", "export")
     model = onnx.load(path)
     del model.metadata_props[:]
@@ -84,8 +84,8 @@ def _tell(path: Path, about: About) -> None:
 
 
 @contextmanager
-def _traceable() -> Iterator[None]:
-    """Run in plain operations alone, and keep silent about checks of shapes, which hold for every batch."""
+def _plain_operations() -> Iterator[None]:
+    """Use plain operations only, and silence warnings about checks of shapes, which hold for every batch."""
     fast, level = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
     torch.backends.mha.set_fastpath_enabled(False)
     logging.disable(logging.WARNING)

@@ -1,4 +1,4 @@
-"""A trained model as a graph of fixed shape, with what comes before and behind it: what an exported file holds.
+"""Graph of an exported file: a trained model of fixed shape with the steps before and after it.
 
 Shapes: B images or sentences, H rows, W columns, L tokens, D width.
 """
@@ -31,7 +31,7 @@ class Graph(nn.Module):
     """Raw inputs to features: the model of an encoder, which it copies, on the CPU and without branches.
 
     Attributes:
-        about: what the file says of itself.
+        about: the file's description of itself.
 
     Args:
         extractor: the model; features are of length 1 if its are.
@@ -41,11 +41,11 @@ class Graph(nn.Module):
 
     def __init__(self, extractor: Extractor, tower: str = "image", view: str = "given"):
         super().__init__()
-        self._encoder = _fixed(extractor.encoder)
+        self._encoder = _make_fixed(extractor.encoder)
         self.model, self._normalize = self._encoder.model, extractor.normalize
-        self._labels = _labels_of(self._encoder, view) if tower == "image" else ()
-        self._told = self._encoder.needs if tower == "image" and self._encoder.tells_views else frozenset()
-        self.about = _about(extractor, tower, self._labels)
+        self._labels = _input_labels(self._encoder, view) if tower == "image" else ()
+        self._predicted = self._encoder.needs if tower == "image" and self._encoder.tells_views else frozenset()
+        self.about = _describe(extractor, tower, self._labels)
         self.eval()
         with torch.no_grad():
             self.about = replace(self.about, width=self(*self.example()).shape[1])
@@ -55,8 +55,8 @@ class Graph(nn.Module):
         batch = Batch(**dict(zip(self.about.inputs, inputs, strict=True)))
         if batch.images is not None:
             batch = batch.with_(images=batch.images.float())
-        if self._told:
-            batch = self._encoder.labeled(batch, self._told)
+        if self._predicted:
+            batch = self._encoder.labeled(batch, self._predicted)
         features = self._encoder.features(batch)[0].float()
         return F.normalize(features) if self._normalize else features
 
@@ -70,7 +70,7 @@ class Graph(nn.Module):
         return images, *(torch.arange(TRACED) % 2 for _ in self._labels)
 
 
-def _fixed(encoder: Encoder) -> Encoder:
+def _make_fixed(encoder: Encoder) -> Encoder:
     """Return a copy of an encoder on the CPU whose graph does not depend on values."""
     encoder = deepcopy(encoder)
     encoder.model.cpu().eval().requires_grad_(False)
@@ -78,7 +78,7 @@ def _fixed(encoder: Encoder) -> Encoder:
     return encoder
 
 
-def _labels_of(encoder: Encoder, view: str) -> tuple[str, ...]:
+def _input_labels(encoder: Encoder, view: str) -> tuple[str, ...]:
     """Return the labels of images that are inputs of the graph."""
     if view == "given" or not encoder.needs:
         return tuple(name for name in LABELS if name in encoder.needs)
@@ -90,19 +90,19 @@ def _labels_of(encoder: Encoder, view: str) -> tuple[str, ...]:
     return ()
 
 
-def _about(extractor: Extractor, tower: str, labels: tuple[str, ...]) -> About:
+def _describe(extractor: Extractor, tower: str, labels: tuple[str, ...]) -> About:
     encoder = extractor.encoder
     common = {
         "package": __version__,
         "method": encoder.settings.name,
         "maker": encoder.settings.maker,
         "tower": tower,
-        "width": 0,  # the graph tells it
+        "width": 0,  # set from the graph
         "normalized": extractor.normalize,
     }
     if tower == "text":
         return About(**common, inputs=("tokens",), text_length=encoder.tokenizer.length)
-    size, interpolation = _resizing(encoder)
+    size, interpolation = _find_resizing(encoder)
     source = "" if encoder.method is None else encoder.method.view_source
     return About(
         **common,
@@ -115,15 +115,15 @@ def _about(extractor: Extractor, tower: str, labels: tuple[str, ...]) -> About:
     )
 
 
-def _resizing(encoder: Encoder) -> tuple[tuple[int, int], str]:
-    """Find out what test images go through: a size, and one of PIL's interpolations that brings them to it."""
+def _find_resizing(encoder: Encoder) -> tuple[tuple[int, int], str]:
+    """Find the size and the interpolation of PIL that test images are resized with."""
     noise = np.random.default_rng(0).integers(0, 256, (3, 97, 53, 3), dtype=np.uint8)
     pictures = [Image.fromarray(each[:rows]) for each, rows in zip(noise, (97, 41, 13), strict=True)]
-    wanted = [encoder.settings.transform(picture).numpy() for picture in pictures]
-    rows, columns = wanted[0].shape[1:]
+    expected = [encoder.settings.transform(picture).numpy() for picture in pictures]
+    rows, columns = expected[0].shape[1:]
     for name in INTERPOLATIONS:
-        made = [resized(picture, (rows, columns), name) for picture in pictures]
-        if all(np.array_equal(own, theirs) for own, theirs in zip(made, wanted, strict=True)):
+        resized_pictures = [resized(picture, (rows, columns), name) for picture in pictures]
+        if all(np.array_equal(*pair) for pair in zip(resized_pictures, expected, strict=True)):
             return (rows, columns), name
     raise InputError(
         "test images go through more than a resizing to one size (INPUT of fast-reid, the pipeline of mmengine), which "
