@@ -56,8 +56,6 @@ def test_a_host_is_imported_by_installing_it_and_not_before():
         "from agreid_plugin.hosts.fastreid.engine import distributed",
         "from agreid_plugin.hosts.fastreid.config import loading",
         "from agreid_plugin.hosts.fastreid.models import losses",
-        "from agreid_plugin.hosts.fastreid import components",
-        "from agreid_plugin.hosts.fastreid import inference",
         "from agreid_plugin.hosts.fastreid import compat; compat.install()",
     ],
 )
