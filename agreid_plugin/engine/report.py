@@ -10,7 +10,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from agreid_plugin.data.protocols import Protocol
-from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics, confidence, format_table, save_results
+from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics, confidence_intervals, format_table, save_results
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 
 _logger = logging.getLogger(__name__)
@@ -68,5 +68,5 @@ def speak_through(logger: logging.Logger) -> None:
 
 
 def _intervals(metrics: Iterable[Metrics], draws: int) -> str:
-    rows = [[entry.protocol, *confidence(entry, draws=draws).values()] for entry in metrics]
+    rows = [[entry.protocol, *confidence_intervals(entry, draws=draws).values()] for entry in metrics]
     return tabulate(rows, ["protocol", *NUMBERS], tablefmt="github")

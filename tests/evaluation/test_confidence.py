@@ -5,7 +5,7 @@ import pytest
 from evaluation_cases import make_protocol, random_case
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation import NUMBERS, Metrics, PerQuery, compare, confidence, evaluate
+from agreid_plugin.evaluation import NUMBERS, Metrics, PerQuery, compare, confidence_intervals, evaluate
 from agreid_plugin.evaluation.confidence import CHUNK, Interval, bootstrap_counts, resample_means
 from agreid_plugin.evaluation.metrics import compute_means
 
@@ -35,11 +35,11 @@ def test_means_of_draws_by_hand():
 
 def test_one_identity_says_nothing():
     with pytest.raises(InputError, match="two identities"):
-        confidence(run([1, 0.5], [3, 3]))
+        confidence_intervals(run([1, 0.5], [3, 3]))
 
 
 def test_interval_of_equal_queries_is_a_point():
-    found = confidence(run([0.7] * 6, [1, 1, 2, 2, 3, 3]), draws=20)
+    found = confidence_intervals(run([0.7] * 6, [1, 1, 2, 2, 3, 3]), draws=20)
     assert found["mAP"].low == pytest.approx(70)
     assert found["mAP"].high == pytest.approx(70)
 
@@ -47,11 +47,11 @@ def test_interval_of_equal_queries_is_a_point():
 def test_intervals_of_an_evaluation():
     case = random_case(3, queries=60)
     metrics = evaluate(*case.features, *case.metas, make_protocol())
-    found = confidence(metrics, draws=300)
+    found = confidence_intervals(metrics, draws=300)
     assert list(found) == list(NUMBERS)
     assert all(found[name].low <= metrics[name] <= found[name].high for name in NUMBERS)
-    assert found == confidence(metrics, draws=300)
-    wider = confidence(metrics, draws=300, level=0.99)
+    assert found == confidence_intervals(metrics, draws=300)
+    wider = confidence_intervals(metrics, draws=300, level=0.99)
     assert wider["mAP"].low < found["mAP"].low
     assert wider["mAP"].high > found["mAP"].high
 
@@ -62,7 +62,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     covered = 0
     for _ in range(100):  # images of one person succeed together, so intervals over single queries would be too small
         precision = np.clip(np.repeat(rng.uniform(0, 1, 60), 3) + rng.uniform(-0.01, 0.01, 180), 0, 1)
-        interval = confidence(run(precision, pids), draws=200)["mAP"]
+        interval = confidence_intervals(run(precision, pids), draws=200)["mAP"]
         covered += interval.low <= 50 <= interval.high
     assert 88 <= covered <= 100
 
