@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from agreid_plugin.retrieval.index import Entry, Where
     from agreid_plugin.types import View
 
-OF_OWN = {
+USER_OPTIONS = {
     **{name: name for name in ("pattern", "identity_folders", "aerial_cameras", "delimiter", "split")},
     "image_folder": "images",
 }
-"""Option of a command -> that of the reader of people's own images."""
+"""Option of a command -> that of the reader of the user's images."""
 VIEWS = ("aerial", "ground")
 FILTERS = ("view", "camera", "pid", "platform", "after", "before", "where")
 
@@ -49,7 +49,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def size(text: str) -> tuple[int, int]:
+def parse_size(text: str) -> tuple[int, int]:
     """Read HEIGHTxWIDTH."""
     height, _, width = text.lower().partition("x")
     if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
@@ -77,8 +77,8 @@ def check_file(option: str, path: Path, endings: Sequence[str], may_exist: bool 
         raise InputError(f"{option} {path}: its folder cannot be written")
 
 
-def add_own(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the options of people's own images, a folder or a table of them."""
+def add_user_dataset(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options of the user's images, a folder or a table of them."""
     parser.add_argument(
         "--pattern", metavar="REGEX", help="own folder: of a file's name, with (?P<pid>...) (default: Market-1501's)"
     )
@@ -92,14 +92,14 @@ def add_own(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     )
 
 
-def own_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what was said of people's own images, for their reader."""
-    given = {option: getattr(args, name, None) for name, option in OF_OWN.items()}
+def get_user_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the user's images, for their reader."""
+    given = {option: getattr(args, name, None) for name, option in USER_OPTIONS.items()}
     return {option: value for option, value in given.items() if value is not None and value is not False}
 
 
 def find_dataset(name: str) -> str:
-    """Return a dataset's proper name; one that this package does not have is looked for among those of plugins.
+    """Return a dataset's proper name; one that this package does not have is searched among those of plugins.
 
     Raises:
         InputError: there is none by that name.
@@ -142,7 +142,7 @@ def add_images(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGrou
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """Add the options of reading images."""
     parser.add_argument(
-        "--dataset", default="", metavar="NAME", help="read the folder as this dataset (CARGO), whose names tell more"
+        "--dataset", default="", metavar="NAME", help="read the folder as this dataset (CARGO), whose names have labels"
     )
     parser.add_argument(
         "--splits",
@@ -180,7 +180,7 @@ def add_token(parser: argparse.ArgumentParser) -> None:
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Add the conditions that images have to meet."""
-    group = parser.add_argument_group("conditions, which all have to hold; what nobody knows of an image meets none")
+    group = parser.add_argument_group("conditions, which all have to hold; an unknown label meets none")
     group.add_argument("--view", choices=VIEWS, help="of the images: given, or what the model takes them for")
     group.add_argument("--camera", type=int, action="append", metavar="N", help="may be given again")
     group.add_argument("--pid", type=int, action="append", metavar="N", help="identity; may be given again")
@@ -190,7 +190,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--where", action="append", default=[], metavar="TAG=VALUE", help="may be given again")
 
 
-def where_of(args: argparse.Namespace, paths: tuple[str, ...] = ()) -> Where:
+def build_filter(args: argparse.Namespace, paths: tuple[str, ...] = ()) -> Where:
     """Return the conditions of a command line."""
     from agreid_plugin.retrieval.index import Where, parse_time
 
@@ -198,7 +198,7 @@ def where_of(args: argparse.Namespace, paths: tuple[str, ...] = ()) -> Where:
         if "=" not in text:
             raise InputError(f"--where {text!r} should be TAG=VALUE, for example weather=rain")
     return Where(
-        view=view_asked(args),
+        view=parse_view(args),
         cameras=tuple(args.camera or ()),
         pids=tuple(args.pid or ()),
         platform=args.platform,
@@ -209,14 +209,14 @@ def where_of(args: argparse.Namespace, paths: tuple[str, ...] = ()) -> Where:
     )
 
 
-def view_asked(args: argparse.Namespace) -> View | None:
+def parse_view(args: argparse.Namespace) -> View | None:
     """Return the view of a command line, None if it names none."""
     from agreid_plugin.types import View
 
     return View[args.view.upper()] if args.view else None
 
 
-def extractor_of(args: argparse.Namespace, normalize: bool = True) -> Extractor:
+def build_extractor(args: argparse.Namespace, normalize: bool = True) -> Extractor:
     """Build the model of a command line."""
     from agreid_plugin.inference.extractor import Extractor
 
@@ -231,7 +231,7 @@ def extractor_of(args: argparse.Namespace, normalize: bool = True) -> Extractor:
     )
 
 
-def entries_of(args: argparse.Namespace) -> list[Entry]:
+def list_entries(args: argparse.Namespace) -> list[Entry]:
     """Return the images of a command line; say of which splits of a dataset, and which are left out for their names."""
     from agreid_plugin.data.bad_images import listed
     from agreid_plugin.retrieval.listing import BAD_NAMES, list_gallery
@@ -241,26 +241,26 @@ def entries_of(args: argparse.Namespace) -> list[Entry]:
     dataset = find_dataset(args.dataset) if args.dataset else ""
     entries, bad = list_gallery(Path(args.images), dataset, args.splits, args.skip_bad_images)
     if bad:
-        say(f"left out: {listed(bad, BAD_NAMES)}")
+        print_note(f"left out: {listed(bad, BAD_NAMES)}")
     if dataset:
         splits = ", ".join(sorted({entry.tags["split"] for entry in entries}))
-        say(f"{dataset}: {len(entries):,} images of split {splits} (--splits chooses)")
+        print_note(f"{dataset}: {len(entries):,} images of split {splits} (--splits chooses)")
     return entries
 
 
-def token_of(args: argparse.Namespace) -> str:
+def get_token(args: argparse.Namespace) -> str:
     """Return the password of a server."""
     return args.token or os.environ.get("MILVUS_TOKEN", "")
 
 
-def say(line: str) -> None:
+def print_note(line: str) -> None:
     """Print a line that a user should read, beside the results and above a progress bar."""
     from tqdm import tqdm
 
     tqdm.write(f"fastreid: {line}", file=sys.stderr)
 
 
-def put(path: Path, write: Callable[[Path], object]) -> None:
+def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file in full or not at all; `write` is given the name of its draft."""
     from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 

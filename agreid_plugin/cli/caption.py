@@ -1,4 +1,4 @@
-"""`fastreid data caption`: sentences about people in images, by DTG, the caption generator of TAG-CLIP."""
+"""`fastreid data caption`: caption images by DTG, the caption generator of TAG-CLIP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agreid_plugin.errors import InputError, printable, require_within
 if TYPE_CHECKING:
     from agreid_plugin.captioning import Subject
 
-DESCRIPTION = """Describe people in images by a multimodal model, or from their attributes alone, and write the captions
+DESCRIPTION = """Describe people in images by a multimodal model, or only from their attributes, and write the captions
 as TAG-PEDES does: a JSON list of {file_path, id, captions, cam_id}, cam_id 0 aerial and 1 ground. Two captions an image
 as in the paper, a report of their quality beside them. A run that was stopped continues with the same command and
 asks no question again that was answered."""
@@ -45,7 +45,7 @@ def add_to(actions: argparse._SubParsersAction) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="JSON", help="annotation file; never overwritten")
     _add_images(parser.add_argument_group("images, identities, attributes"))
     _add_captions(parser.add_argument_group("captions"))
-    _add_backend(parser.add_argument_group("who answers"))
+    _add_backend(parser.add_argument_group("backend"))
     parser.set_defaults(run=_caption)
 
 
@@ -54,7 +54,7 @@ def _add_images(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dataset", metavar="NAME", help="or a dataset that can be read; see 'fastreid data list'")
     group.add_argument("--root", metavar="DIR", help="the dataset's folder, or the one that holds it; paths start here")
     group.add_argument("--splits", nargs="+", default=[], metavar="S", help="only these (default: all there are)")
-    arguments.add_own(group)
+    arguments.add_user_dataset(group)
     group.add_argument("--attributes", metavar="FILE", help="what is known of people: CSV or JSON, see below")
     group.add_argument("--limit", type=int, metavar="N", help="only N images, spread over all of them")
     group.add_argument(
@@ -102,7 +102,7 @@ def _add_backend(group: argparse._ArgumentGroup) -> None:
         metavar="B",
         help="attributes: no model, sentences put together from the attributes (default: endpoint)",
     )
-    group.add_argument("--dry-run", action="store_true", help="ask nobody, write the prompts to OUT.prompts.jsonl")
+    group.add_argument("--dry-run", action="store_true", help="send nothing, write the prompts to OUT.prompts.jsonl")
 
 
 def _caption(args: argparse.Namespace) -> int:
@@ -111,8 +111,8 @@ def _caption(args: argparse.Namespace) -> int:
     stop = threading.Event()
     if not args.dry_run:
         captioning.refuse_existing(args.out)
-    backend = None if args.dry_run else _backend(args, stop)
-    subjects, left_out = _subjects(args)
+    backend = None if args.dry_run else _build_backend(args, stop)
+    subjects, left_out = _list_subjects(args)
     if args.dry_run:
         print(f"prompts in {captioning.write_prompts(subjects, args.out, args.strategy, args.seed)}")
         return 0
@@ -137,18 +137,18 @@ def _caption(args: argparse.Namespace) -> int:
     return 0
 
 
-def _backend(args: argparse.Namespace, stop: threading.Event) -> Any:
+def _build_backend(args: argparse.Namespace, stop: threading.Event) -> Any:
     from agreid_plugin.captioning import AttributeBackend, Endpoint, ModelBackend
 
     if args.backend == "attributes":
         return AttributeBackend(args.seed)
     if not args.endpoint or not args.model:
         raise InputError("name a model with --endpoint URL --model NAME, or use --backend attributes or --dry-run")
-    fields = _fields(args.request)
+    fields = _read_fields(args.request)
     endpoint = Endpoint(
         args.endpoint,
         args.model,
-        key=_key(args.api_key_env),
+        key=_read_key(args.api_key_env),
         timeout=require_within("--timeout", args.timeout, 0.001, math.inf),
         retries=require_within("--retries", args.retries, 0, math.inf),
         backoff=require_within("--backoff", args.backoff, 0, math.inf),
@@ -158,13 +158,13 @@ def _backend(args: argparse.Namespace, stop: threading.Event) -> Any:
     return ModelBackend(endpoint, fields)
 
 
-def _key(variable: str | None) -> str:
+def _read_key(variable: str | None) -> str:
     if variable and not os.environ.get(variable):
         raise InputError(f"environment variable {variable} is not set; it should hold the API key")
     return os.environ[variable] if variable else ""
 
 
-def _fields(text: str | None) -> dict[str, Any]:
+def _read_fields(text: str | None) -> dict[str, Any]:
     try:
         fields = json.loads(text or "{}")
     except ValueError as error:
@@ -174,11 +174,11 @@ def _fields(text: str | None) -> dict[str, Any]:
     return fields
 
 
-def _subjects(args: argparse.Namespace) -> tuple[list[Subject], dict[str, str]]:
+def _list_subjects(args: argparse.Namespace) -> tuple[list[Subject], dict[str, str]]:
     """Return the images to describe, and those left out with the reason."""
     from agreid_plugin.captioning import large_enough, spread, unreadable, with_attributes
 
-    subjects = _load(args)
+    subjects = _load_dataset(args)
     subjects = spread(subjects, args.limit) if args.limit is not None else subjects
     subjects = with_attributes(subjects, args.attributes) if args.attributes else subjects
     left_out = unreadable(subjects, progress=sys.stderr.isatty())
@@ -190,7 +190,7 @@ def _subjects(args: argparse.Namespace) -> tuple[list[Subject], dict[str, str]]:
         )
     readable = [subject for subject in subjects if subject.file_path not in left_out]
     kept = large_enough(readable, args.min_pixels) if args.min_pixels else readable
-    left_out |= dict.fromkeys(_paths(readable) - _paths(kept), "too small")
+    left_out |= dict.fromkeys(_list_paths(readable) - _list_paths(kept), "too small")
     if args.backend == "attributes":
         left_out |= {subject.file_path: "no attributes" for subject in kept if not subject.attributes}
         kept = [subject for subject in kept if subject.attributes]
@@ -199,11 +199,11 @@ def _subjects(args: argparse.Namespace) -> tuple[list[Subject], dict[str, str]]:
     return kept, left_out
 
 
-def _paths(subjects: Iterable[Subject]) -> set[str]:
+def _list_paths(subjects: Iterable[Subject]) -> set[str]:
     return {subject.file_path for subject in subjects}
 
 
-def _load(args: argparse.Namespace) -> list[Subject]:
+def _load_dataset(args: argparse.Namespace) -> list[Subject]:
     from agreid_plugin.captioning import load_subjects
 
     if bool(args.images) == bool(args.dataset):
@@ -211,4 +211,4 @@ def _load(args: argparse.Namespace) -> list[Subject]:
     if bool(args.dataset) != bool(args.root):
         raise InputError("--dataset and --root belong together: the dataset's name and its folder")
     dataset, root = (arguments.find_dataset(args.dataset), args.root) if args.dataset else ("folder", args.images)
-    return load_subjects(dataset, root, args.splits, args.skip_bad_names, **arguments.own_options(args))
+    return load_subjects(dataset, root, args.splits, args.skip_bad_names, **arguments.get_user_options(args))

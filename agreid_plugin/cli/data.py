@@ -55,7 +55,7 @@ def _add_make(actions: argparse._SubParsersAction) -> None:
     make.add_argument("--root", metavar="DIR", help="folder of datasets; the layout's own folder is made in it")
     make.add_argument("--ids", type=int, default=200, metavar="N", help="people (default: 200)")
     make.add_argument("--images-per-id", type=int, default=12, metavar="N", help="pictures of each (default: 12)")
-    make.add_argument("--size", type=arguments.size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
+    make.add_argument("--size", type=arguments.parse_size, default=(256, 128), metavar="HxW", help="(default: 256x128)")
     make.add_argument(
         "--layout", default="cargo", help="cargo, ag-reid-v2, cp2108, tag-pedes or csv, a table (default: cargo)"
     )
@@ -78,7 +78,7 @@ def _add_check(actions: argparse._SubParsersAction) -> None:
     check.add_argument("--root", required=True, metavar="DIR", help="the dataset's folder, or the one that holds it")
     check.add_argument("--no-images", action="store_true", help="do not decode the images")
     check.add_argument("--skip-bad-names", action="store_true", help="leave out images whose names do not fit")
-    arguments.add_own(check)
+    arguments.add_user_dataset(check)
     check.add_argument("--split", metavar="S", help="own folder or table: of images that name none (default: train)")
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     check.set_defaults(run=_check)
@@ -112,7 +112,7 @@ def _check(args: argparse.Namespace) -> int:
     from agreid_plugin.data.datasets import load
     from agreid_plugin.data.datasets.locations import is_agsynth
 
-    name, options = arguments.find_dataset(args.name), arguments.own_options(args)
+    name, options = arguments.find_dataset(args.name), arguments.get_user_options(args)
     dataset = load(name, args.root, skip_bad_names=args.skip_bad_names, **options)
     synthetic = is_agsynth(Path(dataset.records[0].path))
     report = check(dataset, images=not args.no_images, progress=sys.stderr.isatty(), published=not synthetic)

@@ -81,7 +81,7 @@ def _export(args: argparse.Namespace) -> None:
     like = _features(args)
     args.device = args.device or "cpu"  # what runtimes are compared with
     pictures = _pictures(args.images) if args.tower == "image" else None
-    about = export(arguments.extractor_of(args, normalize=not args.raw), target, pictures, print)
+    about = export(arguments.build_extractor(args, normalize=not args.raw), target, pictures, print)
     size = "x".join(map(str, about.size)) if about.tower == "image" else f"{about.text_length} tokens"
     megabytes = sum(path.stat().st_size for path in export_files(target.path)) / 1e6
     print(f"{args.out}: {about.method}, {size}, features {about.width} wide, {about.precision}, {megabytes:.1f} MB")

@@ -1,4 +1,4 @@
-"""`fastreid extract`: the features of a folder's or a table's images in a file."""
+"""`fastreid extract`: write the features of a folder's or a table's images to a file."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         help="write the features of images to a file",
         description="Write the features of images, of length 1, with what is known of each, to an npz or parquet file. "
         "Memory does not grow with their number. What is done lies in OUT.parts until all is: interrupted, the same "
-        "command goes on. Views that nobody knows and the model needs are what the model takes the images for.",
+        "command goes on. Unknown views that the model needs are predicted by it.",
         epilog=EXAMPLES,
     )
     arguments.add_model(parser)
     arguments.add_images(parser, required=True)
     arguments.add_reading(parser)
-    parser.add_argument("--out", required=True, metavar="NPZ|PARQUET", help="the file; its ending tells the kind")
+    parser.add_argument("--out", required=True, metavar="NPZ|PARQUET", help="the file; its ending chooses the format")
     parser.add_argument("--raw", action="store_true", help="leave features as the model has them, of any length")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.set_defaults(run=_extract)
@@ -43,7 +43,7 @@ def _extract(args: argparse.Namespace) -> None:
 
     path = Path(args.out)
     check_output(path, args.force)
-    entries = arguments.entries_of(args)
-    extraction = Extraction(arguments.extractor_of(args, normalize=not args.raw), entries, args.skip_bad_images)
-    images, width = extract(extraction, path, arguments.say)
+    entries = arguments.list_entries(args)
+    extraction = Extraction(arguments.build_extractor(args, normalize=not args.raw), entries, args.skip_bad_images)
+    images, width = extract(extraction, path, arguments.print_note)
     print(f"{path}: {images} images, features {width} wide")

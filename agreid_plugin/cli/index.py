@@ -1,4 +1,4 @@
-"""`fastreid index`: galleries that are searched often, built once and kept up to date."""
+"""`fastreid index`: build, change and describe gallery indexes."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     remove.set_defaults(run=_remove)
     info = what.add_parser(
         "info",
-        help="tell what an index is",
-        description="Tell the kind of an index, how many images it has, their width, and which model made them.",
+        help="describe an index",
+        description="Print the kind of an index, how many images it has, their width, and which model made them.",
         epilog=EXAMPLES,
     )
     arguments.add_index(info)
@@ -93,46 +93,46 @@ def _build(args: argparse.Namespace) -> None:
     from agreid_plugin.retrieval.index.base import check_kind
 
     check_kind(args.kind)
-    maker, chunks, extraction = _source(args)
-    info = build_index(args.index, chunks, kind=args.kind, maker=maker, token=arguments.token_of(args))
+    maker, chunks, extraction = _open_source(args)
+    info = build_index(args.index, chunks, kind=args.kind, maker=maker, token=arguments.get_token(args))
     if extraction is not None:
-        extraction.tell(arguments.say)
-    _print(info)
+        extraction.tell(arguments.print_note)
+    _print_info(info)
 
 
 def _add(args: argparse.Namespace) -> None:
     from agreid_plugin.retrieval.index import open_index
 
-    open_index(args.index, token=arguments.token_of(args)).close()  # before a model is built for nothing
-    maker, chunks, extraction = _source(args)
-    with open_index(args.index, write=True, maker=maker, token=arguments.token_of(args)) as index:
+    open_index(args.index, token=arguments.get_token(args)).close()  # before a model is built for nothing
+    maker, chunks, extraction = _open_source(args)
+    with open_index(args.index, write=True, maker=maker, token=arguments.get_token(args)) as index:
         added = index.add(chunks)
         if extraction is not None:
-            extraction.tell(arguments.say)
+            extraction.tell(arguments.print_note)
         print(f"{added} images added")
-        _print(index.info())
+        _print_info(index.info())
 
 
 def _remove(args: argparse.Namespace) -> None:
     from agreid_plugin.retrieval.index import open_index
 
-    where = arguments.where_of(args, tuple(args.path))
-    with open_index(args.index, write=True, token=arguments.token_of(args)) as index:
+    where = arguments.build_filter(args, tuple(args.path))
+    with open_index(args.index, write=True, token=arguments.get_token(args)) as index:
         print(f"{index.remove(where)} images removed")
-        _print(index.info())
+        _print_info(index.info())
 
 
 def _info(args: argparse.Namespace) -> None:
     from agreid_plugin.retrieval.index import open_index
 
-    with open_index(args.index, token=arguments.token_of(args)) as index:
+    with open_index(args.index, token=arguments.get_token(args)) as index:
         if args.check:
             index.check()
-        _print(index.info())
+        _print_info(index.info())
 
 
-def _source(args: argparse.Namespace) -> tuple[str, Iterable[Chunk], Extraction | None]:
-    """Return what makes the vectors, the images, and the extraction that they come from, if they do."""
+def _open_source(args: argparse.Namespace) -> tuple[str, Iterable[Chunk], Extraction | None]:
+    """Return the model's fingerprint, the images, and the extraction that they come from, if any."""
     if args.features:
         if args.config_file or args.weights:
             raise InputError("--features are there already: leave out --config and --weights")
@@ -143,12 +143,12 @@ def _source(args: argparse.Namespace) -> tuple[str, Iterable[Chunk], Extraction 
         raise InputError("--images needs --config, and --weights, to make features of them")
     from agreid_plugin.inference.extraction import Extraction
 
-    entries = arguments.entries_of(args)
-    extraction = Extraction(arguments.extractor_of(args), entries, args.skip_bad_images)
+    entries = arguments.list_entries(args)
+    extraction = Extraction(arguments.build_extractor(args), entries, args.skip_bad_images)
     return extraction.extractor.maker, extraction.chunks(), extraction
 
 
-def _print(info: Info) -> None:
+def _print_info(info: Info) -> None:
     from agreid_plugin.retrieval.index.index_types import RECALL_AT
 
     exact = "exact" if info.kind == "flat" else f"looks at {info.effort} lists or candidates"

@@ -1,4 +1,4 @@
-"""Arguments in, one call, errors out: exit code 0, 2 with one line for bad input, 1 for what else ends a run."""
+"""Entry point of the `fastreid` command: parsing, dispatch, and exit codes 0, 1 (failed run) and 2 (bad input)."""
 
 from __future__ import annotations
 

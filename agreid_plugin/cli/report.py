@@ -25,7 +25,7 @@ EXAMPLES = """examples:
   fastreid report runs/visa --paper                the paper of the run's recipe
   fastreid report runs/visa --paper VDT            another: a project's name or a paper.yml
 """
-WIDEST = 60  # characters of a value in the table of differences; --json has it all
+MAX_WIDTH = 60  # characters of a value in the table of differences; --json has it all
 
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
@@ -34,7 +34,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "report",
         help="show a run's results, beside those of other runs or of a paper",
         description="Show the results of a run. Of several runs, set the numbers side by side, protocol by protocol; "
-        "different protocols, query sets or view sources are refused. Of two, A and B, also tell by a paired "
+        "different protocols, query sets or view sources are refused. Of two, A and B, also test by a paired "
         "bootstrap over query identities whether B beats A, and what the runs differ in by their run cards, the most "
         "telling first. With --paper, set one run's numbers beside those that a paper prints, and mark what does not "
         "compare.",
@@ -52,22 +52,24 @@ def _report(args: argparse.Namespace) -> None:
     if args.paper is not None and (len(args.runs) > 1 or args.json):
         raise InputError("--paper sets one run beside a paper, as text: leave the other runs and --json out")
     if args.paper is not None:
-        _with_paper(args)
+        _compare_with_paper(args)
         return
     may_lack = len(args.runs) == 2  # what two runs differ in is known without results, too
-    runs = {path: {} if may_lack and _lacks_results(path) else _entries(path, args.protocol) for path in args.runs}
+    runs = {
+        path: {} if may_lack and _has_no_results(path) else _load_entries(path, args.protocol) for path in args.runs
+    }
     if len(runs) < len(args.runs):
         raise InputError("one run is named twice")
     print(json.dumps(_as_json(args, runs), indent=2) if args.json else _as_text(args, runs))
 
 
-def _with_paper(args: argparse.Namespace) -> None:
+def _compare_with_paper(args: argparse.Namespace) -> None:
     from agreid_plugin.engine.run_papers import paper_for
     from agreid_plugin.evaluation.papers import compare_with_paper
     from agreid_plugin.evaluation.results import find_run_card
 
     (path,) = args.runs
-    entries, card = _entries(path, args.protocol), find_run_card(path)
+    entries, card = _load_entries(path, args.protocol), find_run_card(path)
     print(compare_with_paper(paper_for(card, args.paper), list(entries.values()), card))
 
 
@@ -76,8 +78,8 @@ def _as_text(args: argparse.Namespace, runs: Mapping[str, Results]) -> str:
 
     if len(runs) == 1:
         return format_short_table(runs[args.runs[0]].values())
-    lines, names = [], {path: f"{label} {_name(path)}" for label, path in zip(_labels(runs), runs, strict=True)}
-    for protocol in _shared(runs):
+    lines, names = [], {path: f"{label} {_get_name(path)}" for label, path in zip(_labels(runs), runs, strict=True)}
+    for protocol in _find_shared(runs):
         side_by_side = {names[path]: entries[protocol] for path, entries in runs.items()}
         lines += [format_comparison(side_by_side), ""]
         if len(runs) == 2:
@@ -97,7 +99,7 @@ def _as_json(args: argparse.Namespace, runs: Mapping[str, Results]) -> dict[str,
         a, b = runs.values()
         content["b_against_a"] = {
             name: {number: asdict(each) for number, each in compare(a[name], b[name], draws=args.draws).items()}
-            for name in _shared(runs)
+            for name in _find_shared(runs)
         }
         content["differences"] = {
             group: {each.name: {"a": each.a, "b": each.b} for each in found}
@@ -106,7 +108,7 @@ def _as_json(args: argparse.Namespace, runs: Mapping[str, Results]) -> dict[str,
     return content
 
 
-def _entries(path: str, protocol: str | None) -> Results:
+def _load_entries(path: str, protocol: str | None) -> Results:
     from agreid_plugin.evaluation import load_results
 
     found = {entry.protocol: entry for entries in load_results(path).values() for entry in entries.values()}
@@ -116,14 +118,14 @@ def _entries(path: str, protocol: str | None) -> Results:
     return {protocol: found[protocol]}
 
 
-def _lacks_results(path: str) -> bool:
+def _has_no_results(path: str) -> bool:
     """Whether a path is that of a run which was not evaluated."""
     from agreid_plugin.evaluation.results import FILE_NAME, find_run_card
 
     return Path(path).is_dir() and not (Path(path) / FILE_NAME).exists() and find_run_card(path) is not None
 
 
-def _shared(runs: Mapping[str, Results]) -> list[str]:
+def _find_shared(runs: Mapping[str, Results]) -> list[str]:
     """Return the protocols that all runs have; none if one of two was not evaluated."""
     first, *others = runs.values()
     if not all(runs.values()):
@@ -155,7 +157,7 @@ def _differences_text(runs: Mapping[str, Results]) -> list[str]:
     lines = ["what the runs differ in"]
     for name, group in groupby(found, lambda each: each.group):
         lines.append(f"\n{name}" + (f": {HINTS[name]}" if HINTS[name] else ""))
-        lines += _rows((each.name, _shown(each.a), _shown(each.b)) for each in group)
+        lines += _rows((each.name, _format_value(each.a), _format_value(each.b)) for each in group)
     return lines
 
 
@@ -167,16 +169,16 @@ def _rows(rows: Iterable[tuple[str, str, str]]) -> list[str]:
     ]
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     text = " ".join(text.split())
-    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
+    return text if len(text) <= MAX_WIDTH else f"{text[: MAX_WIDTH - 3]}..."
 
 
 def _labels(runs: Mapping[str, Results]) -> Iterable[str]:
     return "AB" if len(runs) == 2 else map(str, range(1, len(runs) + 1))
 
 
-def _name(path: str) -> str:
+def _get_name(path: str) -> str:
     path = Path(path)
     return (path.parent if path.suffix == ".json" else path).name

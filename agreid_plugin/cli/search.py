@@ -1,4 +1,4 @@
-"""`fastreid search`: the images of a gallery that look like an image, or that a sentence describes."""
+"""`fastreid search`: rank the images of a gallery by similarity to an image or a sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES = """examples:
 """
 ENDINGS = {"cache": (".npz",), "html": (".html", ".htm"), "picture": (".png",), "json": (".json",)}
 """Option that names a file -> how its name may end."""
-MOST_DRAWN = 1000  # a picture of more would not open anywhere
+MAX_DRAWN = 1000  # a picture of more would not open anywhere
 
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
@@ -38,7 +38,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         help="find the images of a gallery that look like an image, or that a sentence describes",
         description="Rank the images of an index, or of a folder, by how much they look like an image; or, with a "
         "model that reads both (TAG-CLIP, TBPS-CLIP), by how well a sentence describes them. The score is the cosine "
-        "of their features, 1 at most; it tells better from worse, not whether the person is there.",
+        "of their features, 1 at most; it ranks images, but does not say whether the person is there.",
         epilog=EXAMPLES,
     )
     place = parser.add_mutually_exclusive_group(required=True)
@@ -71,33 +71,33 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _search(args: argparse.Namespace) -> None:
-    sentences = [] if args.image else _sentences(args)
+    sentences = [] if args.image else _read_sentences(args)
     _check(args, len(args.image or sentences))
-    where = arguments.where_of(args)
+    where = arguments.build_filter(args)
     from agreid_plugin.inference import gallery_search
 
-    extractor = arguments.extractor_of(args)
+    extractor = arguments.build_extractor(args)
     if args.gallery and args.view:
         gallery_search.check_view_filter(extractor)
     if args.image:
         queries = gallery_search.image_queries(extractor, args.image, args.query_view)
     else:
         queries = gallery_search.text_queries(extractor, sentences)
-    with _opened(args, extractor) as index:
+    with _open_gallery(args, extractor) as index:
         results = gallery_search.search(index, queries, args.top, where)
     _print(results, "no image of the gallery meets the conditions" if where else "the gallery has no images left")
     _write(args, results)
 
 
-def _opened(args: argparse.Namespace, extractor: Extractor) -> AbstractContextManager[GalleryIndex]:
+def _open_gallery(args: argparse.Namespace, extractor: Extractor) -> AbstractContextManager[GalleryIndex]:
     from agreid_plugin.inference import gallery_search
 
     if args.index:
-        return gallery_search.opened(args.index, extractor, arguments.token_of(args), arguments.say)
-    return gallery_search.gallery_of(extractor, args.gallery, args.cache, args.skip_bad_images, arguments.say)
+        return gallery_search.opened(args.index, extractor, arguments.get_token(args), arguments.print_note)
+    return gallery_search.gallery_of(extractor, args.gallery, args.cache, args.skip_bad_images, arguments.print_note)
 
 
-def _sentences(args: argparse.Namespace) -> list[str]:
+def _read_sentences(args: argparse.Namespace) -> list[str]:
     if args.text is not None:
         given = args.text
     else:
@@ -113,15 +113,15 @@ def _sentences(args: argparse.Namespace) -> list[str]:
 
 def _check(args: argparse.Namespace, queries: int) -> None:
     require_counts(args, "top")
-    if args.picture and args.top * queries > MOST_DRAWN:
+    if args.picture and args.top * queries > MAX_DRAWN:
         raise InputError(
-            f"--picture draws {MOST_DRAWN} images at most, not {args.top * queries}: lower --top, or use --html"
+            f"--picture draws {MAX_DRAWN} images at most, not {args.top * queries}: lower --top, or use --html"
         )
     if args.query_view and not args.image:
         raise InputError("--query-view is of --image: a sentence has no view")
     known = [name for name in arguments.FILTERS if name != "view" and getattr(args, name)]
     if args.gallery and known:
-        raise InputError(f"--{known[0]}: nobody knows it of the images of a folder; build an index of a table")
+        raise InputError(f"--{known[0]}: unknown for the images of a folder; build an index from a table")
     if args.index and args.cache:
         raise InputError("--cache is of --gallery: an index keeps its features itself")
     for option, endings in ENDINGS.items():
@@ -146,19 +146,21 @@ def _write(args: argparse.Namespace, results: Sequence[SearchResult]) -> None:
     about |= {name: getattr(args, name) for name in arguments.FILTERS if getattr(args, name)}
     if args.json:
         content = json.dumps({**about, "answers": as_json(results)}, indent=1)
-        arguments.put(Path(args.json), lambda draft: draft.write_text(content, encoding="utf-8"))
+        arguments.write_file(Path(args.json), lambda draft: draft.write_text(content, encoding="utf-8"))
     if args.html:
-        about |= {name: _brief(value) for name, value in about.items() if name in ("gallery", "config", "weights")}
+        about |= {
+            name: _shorten_path(value) for name, value in about.items() if name in ("gallery", "config", "weights")
+        }
         shown = make_page(results, ", ".join(f"{name}: {value}" for name, value in about.items() if value))
-        arguments.put(Path(args.html), lambda draft: draft.write_text(shown, encoding="utf-8"))
+        arguments.write_file(Path(args.html), lambda draft: draft.write_text(shown, encoding="utf-8"))
     if args.picture:
         picture = draw_sheet(results)
-        arguments.put(Path(args.picture), lambda draft: picture.save(draft, "PNG"))
+        arguments.write_file(Path(args.picture), lambda draft: picture.save(draft, "PNG"))
     written = [path for path in (args.json, args.html, args.picture) if path]
     if written:
         print(f"written: {', '.join(written)}")
 
 
-def _brief(place: str | None) -> str:
+def _shorten_path(place: str | None) -> str:
     """Return a file or folder by its name and the folder it is in, and a server as it is."""
     return "/".join(Path(place).absolute().parts[-2:]) if place and "://" not in place else place or ""

@@ -1,4 +1,4 @@
-"""`fastreid visualize`: pictures of what a model finds, how it sees people, and what happens inside it."""
+"""`fastreid visualize`: figures of rankings, features, experts, patches and attention; a page about a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agreid_plugin.cli import arguments
-from agreid_plugin.cli.arguments import add_trust, check_file, require_counts, size
+from agreid_plugin.cli.arguments import add_trust, check_file, parse_size, require_counts
 from agreid_plugin.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ EXAMPLES = {
   fastreid visualize report logs/visa-agsynth --protocol CARGO/A2G --out visa.html --overrides DATASETS.ROOT /data
 """,
 }
-MOST_DRAWN = 400  # images in a picture of rankings; more would not open anywhere
-MOST_EXAMPLES = 50  # images that something is drawn over
+MAX_DRAWN = 400  # images in a picture of rankings; more would not open anywhere
+MAX_EXAMPLES = 50  # images that something is drawn over
 
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
@@ -58,7 +58,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "visualize",
         help="draw rankings, t-SNE, experts, chosen patches, attention, PLRM; or a page about a run",
-        description="Pictures as PNG, the same for the same seed. Colors can be told apart by everybody. "
+        description="Pictures as PNG, the same for the same seed. Colors are chosen for the color-blind, too. "
         "A file that exists is never replaced.",
         epilog="'fastreid visualize PICTURE --help' explains a picture, with examples.",
     )
@@ -153,7 +153,7 @@ def _add_looks(pictures: argparse._SubParsersAction) -> None:
     attention = _add(
         pictures,
         "attention",
-        "where the class token of a ViT or CLIP looks",
+        "where the class token of a ViT or CLIP attends",
         "Draw over images how much the class token attends to each patch in the last block, averaged over heads.",
     )
     _add_which(attention, 8)
@@ -170,7 +170,9 @@ def _add_plrm(pictures: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--images", nargs="+", required=True, metavar="PATH", help="images, or folders of them")
     parser.add_argument("--count", type=int, default=4, metavar="N", help="images of a folder (default: 4)")
-    parser.add_argument("--size", type=size, default=(256, 128), metavar="HxW", help="of the images (default: 256x128)")
+    parser.add_argument(
+        "--size", type=parse_size, default=(256, 128), metavar="HxW", help="of the images (default: 256x128)"
+    )
     parser.add_argument("--draws", type=int, default=4, metavar="N", help="of each image (default: 4)")
     parser.add_argument("--n", type=int, default=16, help="side of a patch in pixels (default: 16)")
     parser.add_argument("--p-0", type=float, default=0.3, metavar="P", help="P_0 of Eq. 3 (default: 0.3)")
@@ -217,11 +219,11 @@ def _add_which(parser: argparse.ArgumentParser, count: int) -> None:
 def _ranks(args: argparse.Namespace) -> None:
     """Draw rankings."""
     _check(args, "queries", "top")
-    if args.queries * args.top > MOST_DRAWN:
-        raise InputError(f"a picture has {MOST_DRAWN} images at most, not {args.queries * args.top}: lower --top")
+    if args.queries * args.top > MAX_DRAWN:
+        raise InputError(f"a picture has {MAX_DRAWN} images at most, not {args.queries * args.top}: lower --top")
     from agreid_plugin.visualize.figures import draw_ranks
 
-    _write_picture(args, draw_ranks(_subject(args), args.order, args.queries, args.top, args.seed))
+    _write_picture(args, draw_ranks(_build_subject(args), args.order, args.queries, args.top, args.seed))
 
 
 def _tsne(args: argparse.Namespace) -> None:
@@ -231,9 +233,9 @@ def _tsne(args: argparse.Namespace) -> None:
 
     if args.features and args.compare and not args.compare.endswith(".npz"):
         raise InputError(f"--compare {args.compare}: features of a file compare with those of another, an npz")
-    subject, others = _subject(args), {}
+    subject, others = _build_subject(args), {}
     if args.compare:
-        features = figures.compared_features(subject, args.compare, args.config_file, args.overrides, args.device)
+        features = figures.load_other_features(subject, args.compare, args.config_file, args.overrides, args.device)
         others[args.compare if args.compare == figures.UNTRAINED else Path(args.compare).stem] = features
     _write_picture(args, figures.draw_tsne(subject, others, args.identities, args.most, args.seed))
 
@@ -243,7 +245,7 @@ def _experts(args: argparse.Namespace) -> None:
     _check(args)
     from agreid_plugin.visualize.figures import draw_expert_shares
 
-    _write_picture(args, draw_expert_shares(_subject(args), Path(args.config_file).parent))
+    _write_picture(args, draw_expert_shares(_build_subject(args), Path(args.config_file).parent))
 
 
 def _graph(args: argparse.Namespace) -> None:
@@ -251,8 +253,8 @@ def _graph(args: argparse.Namespace) -> None:
     _check(args, "queries", "count")
     from agreid_plugin.visualize.figures import draw_graph
 
-    subject = _subject(args)
-    _write_picture(args, draw_graph(subject, _records(args, subject), args.queries))
+    subject = _build_subject(args)
+    _write_picture(args, draw_graph(subject, _choose_records(args, subject), args.queries))
 
 
 def _attention(args: argparse.Namespace) -> None:
@@ -260,8 +262,8 @@ def _attention(args: argparse.Namespace) -> None:
     _check(args, "count")
     from agreid_plugin.visualize.figures import draw_attention
 
-    subject = _subject(args)
-    _write_picture(args, draw_attention(subject, _records(args, subject)))
+    subject = _build_subject(args)
+    _write_picture(args, draw_attention(subject, _choose_records(args, subject)))
 
 
 def _plrm(args: argparse.Namespace) -> None:
@@ -270,7 +272,7 @@ def _plrm(args: argparse.Namespace) -> None:
     from agreid_plugin.visualize.figures import draw_plrm
 
     options = {name: getattr(args, name) for name in ("n", "p_0", "c_weight", "theta_max", "alpha", "fill")}
-    _write_picture(args, draw_plrm(_paths(args), args.size, args.draws, args.seed, options))
+    _write_picture(args, draw_plrm(_choose_paths(args), args.size, args.draws, args.seed, options))
 
 
 def _report(args: argparse.Namespace) -> None:
@@ -281,17 +283,17 @@ def _report(args: argparse.Namespace) -> None:
     from agreid_plugin.visualize.run_page import report_page
 
     content = report_page(
-        args.folder, args.weights, args.protocol, args.overrides, args.device, args.seed, arguments.say
+        args.folder, args.weights, args.protocol, args.overrides, args.device, args.seed, arguments.print_note
     )
-    arguments.put(path, lambda draft: draft.write_text(content, encoding="utf-8"))
+    arguments.write_file(path, lambda draft: draft.write_text(content, encoding="utf-8"))
     print(f"written: {path}")
 
 
 def _check(args: argparse.Namespace, *counts: str) -> None:
     require_counts(args, *counts)
     _check_seed(args.seed)
-    if getattr(args, "count", 1) > MOST_EXAMPLES:
-        raise InputError(f"--count is {args.count}, but a picture has {MOST_EXAMPLES} images at most")
+    if getattr(args, "count", 1) > MAX_EXAMPLES:
+        raise InputError(f"--count is {args.count}, but a picture has {MAX_EXAMPLES} images at most")
     check_file("--out", Path(args.out), (".png",))
     if args.json:
         check_file("--json", Path(args.json), (".json",))
@@ -302,7 +304,7 @@ def _check_seed(seed: int) -> None:
         raise InputError(f"--seed is {seed}, but must be 0 to {2**32 - 1}")
 
 
-def _subject(args: argparse.Namespace) -> Subject:
+def _build_subject(args: argparse.Namespace) -> Subject:
     from agreid_plugin.inference.evaluation_sets import load_tested, of_features
     from agreid_plugin.visualize.figures import Subject
 
@@ -310,21 +312,21 @@ def _subject(args: argparse.Namespace) -> Subject:
     if getattr(args, "features", None):
         features, tested = of_features(args.features, args.config_file, args.overrides)
         return Subject(None, tested, protocol, features)
-    extractor = arguments.extractor_of(args, normalize=False)
+    extractor = arguments.build_extractor(args, normalize=False)
     return Subject(extractor, load_tested(args.config_file, args.overrides), protocol)
 
 
-def _records(args: argparse.Namespace, subject: Subject) -> list[Record]:
+def _choose_records(args: argparse.Namespace, subject: Subject) -> list[Record]:
     """Return the images of a command line, or some of the test set."""
     if not args.images:
         return subject.examples(args.count, args.seed)
     from agreid_plugin.types import UNKNOWN, Record
 
-    view = arguments.view_asked(args)
-    return [Record(path, UNKNOWN, view=view) for path in _paths(args)]
+    view = arguments.parse_view(args)
+    return [Record(path, UNKNOWN, view=view) for path in _choose_paths(args)]
 
 
-def _paths(args: argparse.Namespace) -> list[str]:
+def _choose_paths(args: argparse.Namespace) -> list[str]:
     from agreid_plugin.data.pictures import pictures
 
     found = [picture.path for picture in pictures(args.images)]
@@ -334,8 +336,8 @@ def _paths(args: argparse.Namespace) -> list[str]:
 
 def _write_picture(args: argparse.Namespace, drawn: Rendering) -> None:
     if args.json:
-        arguments.put(
+        arguments.write_file(
             Path(args.json), lambda draft: draft.write_text(json.dumps(drawn.data, indent=1), encoding="utf-8")
         )
-    arguments.put(Path(args.out), lambda draft: drawn.image.save(draft, "PNG"))
+    arguments.write_file(Path(args.out), lambda draft: drawn.image.save(draft, "PNG"))
     print(f"written: {', '.join(path for path in (args.json, args.out) if path)}")

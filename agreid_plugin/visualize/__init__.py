@@ -1,1 +1,1 @@
-"""Pictures of what a model does: figures as PIL images, from plain arrays."""
+"""Visualization: figures of models and runs as PIL images, and an HTML page about a run."""

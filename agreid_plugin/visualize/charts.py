@@ -13,20 +13,20 @@ import numpy as np
 from agreid_plugin.data.datasets.files import read_text
 from agreid_plugin.errors import InputError
 from agreid_plugin.visualize.experts import History
-from agreid_plugin.visualize.style import DASHES, INK, PALETTE, figure, head, styled
+from agreid_plugin.visualize.style import DASHES, INK, PALETTE, add_title, apply_style, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FILES = ("metrics.json", "*/vis_data/scalars.json")
+HISTORY_FILES = ("metrics.json", "*/vis_data/scalars.json")
 """Where fast-reid and mmengine keep them, below the folder of a run; the latter has one for each session."""
 STEPS = ("iteration", "iter", "step")
 EXPERTS = "experts/"
 RESULTS = ("mAP", "Rank-1")
 TOTAL = ("total_loss", "loss")
 """What the hosts call the sum of all losses."""
-MOST_CURVES = 2 * len(PALETTE)
+MAX_CURVES = 2 * len(PALETTE)
 
 Line = dict[str, Any]
 PANEL, NAMES, LINE = 1.7, 1.4, 0.16  # inches: a protocol's width, the names' width, the height of one bar
@@ -42,16 +42,16 @@ def read_history(run: str | Path) -> list[Line]:
     Raises:
         InputError: the file is not lines of JSON.
     """
-    found = sorted(path for pattern in FILES for path in Path(run).glob(pattern))
+    found = sorted(path for pattern in HISTORY_FILES for path in Path(run).glob(pattern))
     lines: list[Line] = []
     for path in found:
         for number, text in enumerate(read_text(path).splitlines(), start=1):
             if text.strip():
-                lines.append(_parsed(path, number, text))
+                lines.append(_parse_line(path, number, text))
     return lines
 
 
-def _parsed(path: Path, number: int, text: str) -> Line:
+def _parse_line(path: Path, number: int, text: str) -> Line:
     try:
         line = json.loads(text)
     except ValueError:
@@ -61,14 +61,14 @@ def _parsed(path: Path, number: int, text: str) -> Line:
     return line
 
 
-def step_of(line: Line) -> float | None:
+def get_step(line: Line) -> float | None:
     """Return when a line was written."""
     return next((line[name] for name in STEPS if isinstance(line.get(name), int | float)), None)
 
 
-def series(lines: Sequence[Line], name: str) -> tuple[list[float], list[float]]:
+def get_series(lines: Sequence[Line], name: str) -> tuple[list[float], list[float]]:
     """Return the steps and values of a number."""
-    pairs = ((step_of(line), line[name]) for line in lines if isinstance(line.get(name), int | float))
+    pairs = ((get_step(line), line[name]) for line in lines if isinstance(line.get(name), int | float))
     kept = {step: value for step, value in pairs if step is not None}
     return list(kept), list(kept.values())
 
@@ -79,7 +79,7 @@ def expert_history(lines: Sequence[Line]) -> tuple[History, str]:
     found: dict[str, tuple[list[float], dict[int, list[float]]]] = {}
     for name in names:
         group, _, expert = name.removeprefix(EXPERTS).rpartition("/")
-        steps, values = series(lines, name)
+        steps, values = get_series(lines, name)
         if not expert.isdigit() or not steps:
             continue
         known, by_expert = found.setdefault(group, (steps, {}))
@@ -88,7 +88,7 @@ def expert_history(lines: Sequence[Line]) -> tuple[History, str]:
     return found, "iteration" if counted else "epoch"
 
 
-@styled
+@apply_style
 def draw_curves(lines: Sequence[Line], title: str, protocol: str = "") -> Figure:
     """Draw the losses and, of a protocol, the results over training.
 
@@ -101,15 +101,15 @@ def draw_curves(lines: Sequence[Line], title: str, protocol: str = "") -> Figure
         InputError: there are no losses in the history.
     """
     names = {name for line in lines for name in line if "loss" in name}
-    losses = sorted(names, key=lambda name: (name not in TOTAL, name))[:MOST_CURVES]
+    losses = sorted(names, key=lambda name: (name not in TOTAL, name))[:MAX_CURVES]
     if not losses:
         raise InputError("the run wrote down no losses")
-    results = {name: series(lines, f"{protocol}/{name}") for name in RESULTS} if protocol else {}
-    results = {name: told for name, told in results.items() if len(told[0]) > 1}
+    results = {name: get_series(lines, f"{protocol}/{name}") for name in RESULTS} if protocol else {}
+    results = {name: values for name, values in results.items() if len(values[0]) > 1}
     drawing = figure(7.2 if results else 4.6, 2.7)
     panels = drawing.subplots(1, 2 if results else 1, squeeze=False)[0]
     for place, name in enumerate(losses):
-        steps, values = series(lines, name)
+        steps, values = get_series(lines, name)
         width, color = 1.6 if place == 0 else 1.0, PALETTE[place % len(PALETTE)]
         shown = name.removeprefix("loss_").replace("_", " ")
         panels[0].plot(steps, values, color=color, lw=width, ls=DASHES[place // len(PALETTE)], label=shown)
@@ -121,11 +121,11 @@ def draw_curves(lines: Sequence[Line], title: str, protocol: str = "") -> Figure
         unit = "iteration" if any("iteration" in line for line in lines) else "epoch"
         panels[1].set(xlabel=unit, ylabel="%", title=protocol, ylim=(0, None))
         panels[1].legend(loc="lower right")
-    head(drawing, title)
+    add_title(drawing, title)
     return drawing
 
 
-@styled
+@apply_style
 def draw_grid(rows: Mapping[str, Mapping[str, Values]], title: str, about: str = "") -> Figure:
     """Draw a panel for each protocol, with a bar for each number of each row.
 
@@ -146,7 +146,7 @@ def draw_grid(rows: Mapping[str, Mapping[str, Values]], title: str, about: str =
     panels[0].set_yticks(range(len(rows)), list(rows))
     panels[0].invert_yaxis()  # the first row on top
     drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(numbers))
-    head(drawing, title, about)
+    add_title(drawing, title, about)
     return drawing
 
 

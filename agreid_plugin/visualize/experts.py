@@ -1,4 +1,4 @@
-"""Which experts are asked for the images of which camera, and how that came about in training.
+"""Expert usage: heat maps of experts by cameras, and the shares of experts over training.
 
 Shapes: E experts, C cameras.
 """
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agreid_plugin.types import UNKNOWN, view_of, view_word
-from agreid_plugin.visualize.style import DASHES, FAINT, MAP, OF_VIEW, PALETTE, figure, head, styled
+from agreid_plugin.visualize.style import DASHES, FAINT, MAP, PALETTE, VIEW_MARKERS, add_title, apply_style, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PANELS = 3  # in a row
-SPACIOUS = 4  # cameras below which there is room for two words
+MAX_SPACIOUS = 4  # cameras below which there is room for two words
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ExpertUsageTable:
         module: the mixture's name in the model.
         group: the group's, empty if there is one.
         experts: E numbers.
-        cameras: C of (view, camera), `UNKNOWN` where nobody knows.
+        cameras: C of (view, camera), `UNKNOWN` if unknown.
         shares: (E, C) of the images; a column adds up to the number of experts asked for an image, or to 1 where all
             are, with their weights.
     """
@@ -43,13 +43,13 @@ class ExpertUsageTable:
     shares: np.ndarray
 
     @property
-    def told(self) -> bool:
+    def has_cameras(self) -> bool:
         """Whether the number of any camera is known."""
         return any(camera != UNKNOWN for _, camera in self.cameras)
 
     @property
     def name(self) -> str:
-        """What the group is called in metrics.json."""
+        """The group's name in metrics.json."""
         return f"{self.module}/{self.group}" if self.group else self.module
 
 
@@ -57,7 +57,7 @@ History = Mapping[str, tuple[Sequence[float], Mapping[int, Sequence[float]]]]
 """A group's name -> steps, and each expert's share at these steps."""
 
 
-@styled
+@apply_style
 def draw_experts(
     shares: Sequence[ExpertUsageTable], title: str, history: History | None = None, unit: str = "epoch"
 ) -> Figure:
@@ -70,7 +70,7 @@ def draw_experts(
         unit: what its steps are.
     """
     rows = [shares[start : start + PANELS] for start in range(0, len(shares), PANELS)]
-    history = {name: told for name, told in (history or {}).items() if name in {each.name for each in shares}}
+    history = {name: values for name, values in (history or {}).items() if name in {each.name for each in shares}}
     high = max(0.17 * max(len(each.experts) for each in shares) + 0.75, 1.5)
     lower = 1.9 if history else 0.0
     drawing = figure(7.2, 0.5 + len(rows) * (high + lower))
@@ -79,7 +79,7 @@ def draw_experts(
         _maps(parts[0], row)
         if history:
             _lines(parts[1], row, history, unit)
-    head(drawing, title)
+    add_title(drawing, title)
     return drawing
 
 
@@ -91,11 +91,11 @@ def _maps(drawing: Figure, row: Sequence[ExpertUsageTable]) -> None:
         image = axes.pcolormesh(100 * each.shares, cmap=MAP, vmin=0, vmax=100 * most, edgecolors="white", linewidth=0.8)
         axes.invert_yaxis()
         axes.set_yticks(np.arange(len(each.experts)) + 0.5, [str(expert) for expert in each.experts])
-        names = [_camera(camera) for _, camera in each.cameras] if each.told else [""] * len(each.cameras)
+        names = [_camera(camera) for _, camera in each.cameras] if each.has_cameras else [""] * len(each.cameras)
         axes.set_xticks(np.arange(len(each.cameras)) + 0.5, names)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        axes.set_title(label(each))
+        axes.set_title(format_label(each))
         if number == 0:
             axes.set_ylabel("expert")
         _views(axes, each)
@@ -109,8 +109,8 @@ def _views(axes: Axes, each: ExpertUsageTable) -> None:
         count = len(list(members))
         known = view_of(view)
         span: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-        axes.plot((start + 0.1, start + count - 0.1), (-0.15, -0.15), color=OF_VIEW[known], lw=2.5, **span)
-        words = [view_word(known), "cameras" if count >= SPACIOUS else ""]
+        axes.plot((start + 0.1, start + count - 0.1), (-0.15, -0.15), color=VIEW_MARKERS[known], lw=2.5, **span)
+        words = [view_word(known), "cameras" if count >= MAX_SPACIOUS else ""]
         axes.text(start + count / 2, -0.18, " ".join(words).strip(), ha="center", va="top", fontsize=7, **span)
         start += count
 
@@ -119,7 +119,7 @@ def _lines(drawing: Figure, row: Sequence[ExpertUsageTable], history: History, u
     panels = drawing.subplots(1, len(row), squeeze=False, sharey=True)[0]
     for number, (axes, each) in enumerate(zip(panels, row, strict=True)):
         axes.set_xlabel(unit)
-        axes.set_title(label(each), fontsize=8)  # the panels are not as wide as the maps above them
+        axes.set_title(format_label(each), fontsize=8)  # the panels are not as wide as the maps above them
         if number == 0:
             axes.set_ylabel("share in training, %")
         if each.name not in history:
@@ -130,14 +130,21 @@ def _lines(drawing: Figure, row: Sequence[ExpertUsageTable], history: History, u
         for place, (expert, values) in enumerate(sorted(by_expert.items())):
             color, dash = PALETTE[place % len(PALETTE)], DASHES[place // len(PALETTE) % len(DASHES)]
             axes.plot(
-                steps, 100 * np.asarray(values), color=color, ls=dash, lw=1.1, marker="o", ms=2, label=str(expert)
+                steps,
+                100 * np.asarray(values),
+                color=color,
+                ls=dash,
+                lw=1.1,
+                marker="o",
+                ms=2,
+                label=str(expert),
             )
         axes.set_ylim(bottom=0)
     handles, labels = max((axes.get_legend_handles_labels() for axes in panels), key=lambda each: len(each[1]))
     drawing.legend(handles, labels, title="expert", loc="outside right center", handlelength=1.4, title_fontsize=8)
 
 
-def label(each: ExpertUsageTable) -> str:
+def format_label(each: ExpertUsageTable) -> str:
     """Return the words above a group's panel."""
     words = each.module.rpartition(".")[2].replace("_", " ")
     return f"{words}, {each.group}" if each.group else words

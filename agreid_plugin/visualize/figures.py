@@ -1,4 +1,4 @@
-"""Pictures of a model on its test set, each with the numbers that it shows."""
+"""Figures of a model on its evaluation set, each with its numbers as data."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from agreid_plugin.visualize import experts, introspection, patches, ranks, scat
 from agreid_plugin.visualize.charts import expert_history, read_history
 
 UNTRAINED = "untrained"
-"""What stands for a model before its training."""
+"""Stands for the model before its training."""
 
 
 @dataclass(frozen=True)
 class Rendering:
-    """A picture and what it shows, as lists and dictionaries."""
+    """A picture, and its numbers as lists and dictionaries."""
 
     image: Image.Image
     data: dict[str, Any]
 
 
 class Subject:
-    """What pictures are made of: a model, its test set and a protocol. Features are made once.
+    """A model to draw, its evaluation set and a protocol. Features are extracted once.
 
     Args:
         extractor: the model; None where features are all that is needed.
         tested: what its configuration is tested on.
         protocol: a protocol's name; the first without one.
-        features: those of the test set, instead of the model's own.
+        features: those of the evaluation set, instead of extracting them.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """The name of the model."""
         return "features" if self.extractor is None else self.extractor.encoder.settings.name
 
     def examples(self, count: int, seed: int) -> list[Record]:
@@ -77,27 +77,32 @@ def draw_ranks(subject: Subject, order: str = "random", queries: int = 5, top: i
     word = "evenly spread" if order == "even" else order
     title = f"{protocol}: {len(rows)} {word} queries of {len(metrics.per_query.row)}"
     model = f"{subject.name}, " if subject.extractor else ""
-    about = f"{model}mAP {metrics['mAP']:.1f} %; below an image its rank and {_distance(comparison)}"
-    return Rendering(ranks.sheet(found, title, about, notes), _rank_data(found, order, precision))
+    about = f"{model}mAP {metrics['mAP']:.1f} %; below an image its rank and {_describe_distance(comparison)}"
+    return Rendering(ranks.draw_rank_sheet(found, title, about, notes), _ranks_as_json(found, order, precision))
 
 
-def _distance(comparison: RankingOptions) -> str:
+def _describe_distance(comparison: RankingOptions) -> str:
     extra = [word for word, on in (("re-ranked", comparison.rerank), ("expanded", comparison.expansion)) if on]
     return " ".join([*extra, comparison.metric, "distance"])
 
 
-def _rank_data(found: Sequence[RankList], order: str, precision: Mapping[int, float]) -> dict[str, Any]:
+def _ranks_as_json(found: Sequence[RankList], order: str, precision: Mapping[int, float]) -> dict[str, Any]:
     return {
         "protocol": found[0].protocol,
         "order": order,
         "queries": [
             {
-                **_told(ranking.query),
+                **_record_as_json(ranking.query),
                 "row": ranking.row,
                 "average_precision": round(precision[ranking.row], 6),
                 "first_right": ranking.first_right,
                 "listed": [
-                    {"rank": each.rank, **_told(each.record), "distance": round(each.distance, 6), "right": each.right}
+                    {
+                        "rank": each.rank,
+                        **_record_as_json(each.record),
+                        "distance": round(each.distance, 6),
+                        "right": each.right,
+                    }
                     for each in ranking.listed
                 ],
             }
@@ -119,18 +124,18 @@ def draw_tsne(
         seed: of the choice and of t-SNE.
     """
     features = subject.features
-    places, colored = scatter.shown_images(features.records, identities, most, seed)
+    places, colored = scatter.choose_images(features.records, identities, most, seed)
     records = [features.records[place] for place in places]
     name = "after training" if UNTRAINED in others else "this model" if others else subject.name
     sets = {("before training" if key == UNTRAINED else key): other for key, other in others.items()}
     planes = {
-        key: scatter.embedded(each, each.rows(records).tolist(), seed) for key, each in {**sets, name: features}.items()
+        key: scatter.embed(each, each.rows(records).tolist(), seed) for key, each in {**sets, name: features}.items()
     }
     title = f"{features.dataset.name}: t-SNE of {len(records)} test images"
     data = {
         "dataset": features.dataset.name,
         "identities": colored,
-        "images": [_told(record) for record in records],
+        "images": [_record_as_json(record) for record in records],
         "planes": {
             key: {"points": each.points.round(4).tolist(), "nearest": each.nearest} for key, each in planes.items()
         },
@@ -138,7 +143,7 @@ def draw_tsne(
     return Rendering(scatter.draw_planes(planes, records, colored, title), data)
 
 
-def compared_features(
+def load_other_features(
     subject: Subject, other: str, config: str, overrides: Sequence[str], device: str | None
 ) -> FeatureSet:
     """Return the features of the subject's test set that another model makes.
@@ -158,10 +163,10 @@ def compared_features(
 
 
 def draw_expert_shares(subject: Subject, run: str | Path | None = None) -> Rendering:
-    """Draw which experts are asked for the images of which camera and, if the run kept it, how training came there."""
-    found = introspection.expert_shares(subject.extractor, subject.test_set.records)
+    """Draw which experts are used for the images of which camera and, from a run's history, how that changed."""
+    found = introspection.compute_expert_usage(subject.extractor, subject.test_set.records)
     history, unit = expert_history(read_history(run)) if run else ({}, "")
-    by = "camera" if any(each.told for each in found) else "view"
+    by = "camera" if any(each.has_cameras for each in found) else "view"
     title = f"{subject.name} on {subject.test_set.dataset.name}: experts by {by}"
     data = [
         {
@@ -180,14 +185,18 @@ def draw_graph(subject: Subject, records: Sequence[Record], queries: int = 3) ->
     """Draw the patches that query tokens choose."""
     if queries < 1:
         raise InputError(f"queries={queries} should be 1 or more")
-    found = introspection.chosen_patches(subject.extractor, records)
+    found = introspection.find_chosen_patches(subject.extractor, records)
     count = found[0].choices[0].places.shape
     title = f"{subject.name}: patches that the queries choose"
     about = ", ".join(
         f"{c.name}: {c.places.shape[1]} of {found[0].grid[0] * found[0].grid[1]}" for c in found[0].choices
     )
     data = [
-        {**_told(each.record), "grid": list(each.grid), "chosen": {c.name: c.places.tolist() for c in each.choices}}
+        {
+            **_record_as_json(each.record),
+            "grid": list(each.grid),
+            "chosen": {c.name: c.places.tolist() for c in each.choices},
+        }
         for each in found
     ]
     words = (
@@ -200,10 +209,14 @@ def draw_graph(subject: Subject, records: Sequence[Record], queries: int = 3) ->
 
 def draw_attention(subject: Subject, records: Sequence[Record]) -> Rendering:
     """Draw what CLS attends to in the last block."""
-    found = introspection.attention_maps(subject.extractor, records)
+    found = introspection.compute_attention(subject.extractor, records)
     title = f"{subject.name}: attention of CLS in the last block, mean of its heads"
     data = [
-        {**_told(each.record), "grid": list(each.grid), "attention": each.attention.astype(float).round(6).tolist()}
+        {
+            **_record_as_json(each.record),
+            "grid": list(each.grid),
+            "attention": each.attention.astype(float).round(6).tolist(),
+        }
         for each in found
     ]
     return Rendering(patches.draw_attention(found, title), {"images": data})
@@ -216,27 +229,27 @@ def draw_plrm(
 
     Args:
         paths: the images.
-        size: rows and columns that they are made.
+        size: rows and columns that they are resized to.
         draws: of each.
         seed: of the draws.
         options: arguments of `PLRM`.
     """
     augmentation = PLRM(**options)
-    images = patches.sized(augmentation, map(read_image, paths), size)
+    images = patches.resize_images(augmentation, map(read_image, paths), size)
     always = PLRM(**{**options, "p_img": 1.0})
-    made = patches.drawn(always, images, draws, seed)
+    samples = patches.draw_samples(always, images, draws, seed)
     rows, columns = (each // augmentation.n for each in size)
-    changed = (made != images).any(axis=-1).mean(axis=(2, 3))
+    changed = (samples != images).any(axis=-1).mean(axis=(2, 3))
     data = {
         "images": list(paths),
         "changed": changed.round(6).tolist(),
         "probabilities": augmentation.probabilities(rows, columns).double().numpy().round(6).tolist(),
     }
     return Rendering(
-        patches.draw_plrm(augmentation, images, made, "PLRM: patches turned and mixed with themselves"), data
+        patches.draw_plrm(augmentation, images, samples, "PLRM: patches turned and mixed with themselves"), data
     )
 
 
-def _told(record: Record) -> dict[str, Any]:
+def _record_as_json(record: Record) -> dict[str, Any]:
     camera = {} if record.camera == UNKNOWN else {"camera": record.camera}
     return {"path": record.path, "pid": record.pid, "view": view_word(record.view) or None, **camera}

@@ -1,4 +1,4 @@
-"""What a model does inside with some images: the experts it asks, the patches it chooses, where it looks.
+"""Introspection of a model: expert routing, chosen patches and attention maps of given images.
 
 Shapes: B images, N patches, R x K their grid, M queries, k patches that each chooses.
 """
@@ -27,7 +27,7 @@ from agreid_plugin.visualize.patches import Choice, PatchView
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], None]
 
 
-def expert_shares(extractor: Extractor, records: Sequence[Record]) -> list[ExpertUsageTable]:
+def compute_expert_usage(extractor: Extractor, records: Sequence[Record]) -> list[ExpertUsageTable]:
     """Count which experts are asked for the images of each camera, one entry for each group of experts.
 
     Raises:
@@ -48,10 +48,10 @@ def expert_shares(extractor: Extractor, records: Sequence[Record]) -> list[Exper
                 counted[place] = counter.take()
     finally:
         counter.stop()
-    return _shares(counted)
+    return _count_shares(counted)
 
 
-def _shares(counted: dict[tuple[int, int], UsageByModule]) -> list[ExpertUsageTable]:
+def _count_shares(counted: dict[tuple[int, int], UsageByModule]) -> list[ExpertUsageTable]:
     found = []
     modules = {name: usage for by_module in counted.values() for name, usage in by_module.items()}
     for name, sample in modules.items():
@@ -77,7 +77,7 @@ class PatchChooser(Protocol):
         """Return the places of the patches by what chose them, (B, M, k), from what it was given and has returned."""
 
 
-def chosen_patches(extractor: Extractor, records: Sequence[Record]) -> list[PatchView]:
+def find_chosen_patches(extractor: Extractor, records: Sequence[Record]) -> list[PatchView]:
     """Return the patches that the queries of each image choose (ViSA's graphs, SVPR-ReID's refinement).
 
     Raises:
@@ -88,42 +88,42 @@ def chosen_patches(extractor: Extractor, records: Sequence[Record]) -> list[Patc
     if chooser is None:
         name = extractor.encoder.settings.name
         raise InputError(f"{name} chooses no patches: ViSA's DLFM does, and SVPR-ReID's refinement")
-    grid, found, looked = tuple(_transformer(extractor, "patches").grid), [], []
+    grid, found, views = tuple(_find_transformer(extractor, "patches").grid), [], []
 
     def keep(module: PatchChooser, inputs: tuple[Any, ...], outputs: Any) -> None:
         found.append(module.chosen_patches(inputs, outputs))
 
-    with _hooked([(chooser, keep)]):
-        for record, pixels in _one_by_one(extractor, records):
+    with _hook_modules([(chooser, keep)]):
+        for record, pixels in _run_one_by_one(extractor, records):
             choices = tuple(Choice(name, places[0].cpu().numpy()) for name, places in found[0].items())
-            looked.append(PatchView(record, pixels, grid, choices=choices))
+            views.append(PatchView(record, pixels, grid, choices=choices))
             found.clear()
-    return looked
+    return views
 
 
-def attention_maps(extractor: Extractor, records: Sequence[Record]) -> list[PatchView]:
-    """Return how much CLS looks at each patch in the last block, averaged over heads (ViT and CLIP).
+def compute_attention(extractor: Extractor, records: Sequence[Record]) -> list[PatchView]:
+    """Return how much CLS attends to each patch in the last block, averaged over heads (ViT and CLIP).
 
     Raises:
         InputError: the model is no transformer of ours.
     """
-    tower, rows, looked = _transformer(extractor, "attention"), [], []
-    with _hooked([_attending(tower, rows)]):
-        for record, pixels in _one_by_one(extractor, records):
+    tower, rows, views = _find_transformer(extractor, "attention"), [], []
+    with _hook_modules([_record_attention(tower, rows)]):
+        for record, pixels in _run_one_by_one(extractor, records):
             attention = rows[0][0].float().cpu().numpy()
-            looked.append(PatchView(record, pixels, tuple(tower.grid), attention=attention))
+            views.append(PatchView(record, pixels, tuple(tower.grid), attention=attention))
             rows.clear()
-    return looked
+    return views
 
 
-def _attending(tower: VisionTransformer | ImageTower, rows: list[Tensor]) -> tuple[nn.Module, Hook]:
+def _record_attention(tower: VisionTransformer | ImageTower, rows: list[Tensor]) -> tuple[nn.Module, Hook]:
     """Return the last of a transformer's modules that attend, with what keeps the row of CLS, (B, N)."""
 
     def keep_vit(attention: nn.Module, arguments: tuple[Any, ...], _: Any) -> None:
         rows.append(attention.cls_row(arguments[0])[:, -tower.num_patches :])
 
     def keep_clip(_: nn.Module, arguments: tuple[Any, ...], __: Any) -> None:
-        # tokens of a method's own stand behind the patches
+        # tokens that a method adds follow the patches
         rows.append(tower.cls_attention(arguments[0])[:, 1 : 1 + tower.num_patches])
 
     if isinstance(tower, VisionTransformer):
@@ -132,7 +132,7 @@ def _attending(tower: VisionTransformer | ImageTower, rows: list[Tensor]) -> tup
 
 
 @torch.no_grad()
-def _one_by_one(extractor: Extractor, records: Iterable[Record]) -> Iterator[tuple[Record, np.ndarray]]:
+def _run_one_by_one(extractor: Extractor, records: Iterable[Record]) -> Iterator[tuple[Record, np.ndarray]]:
     """Run the model on single images, mirrored ones last, and give each with its pixels, (H, W, 3)."""
     encoder = extractor.encoder
     for record in records:
@@ -143,7 +143,7 @@ def _one_by_one(extractor: Extractor, records: Iterable[Record]) -> Iterator[tup
 
 
 @contextmanager
-def _hooked(hooks: Iterable[tuple[nn.Module, Hook]]) -> Iterator[None]:
+def _hook_modules(hooks: Iterable[tuple[nn.Module, Hook]]) -> Iterator[None]:
     handles = [module.register_forward_hook(hook) for module, hook in hooks]
     try:
         yield
@@ -152,7 +152,7 @@ def _hooked(hooks: Iterable[tuple[nn.Module, Hook]]) -> Iterator[None]:
             handle.remove()
 
 
-def _transformer(extractor: Extractor, shown: str) -> VisionTransformer | ImageTower:
+def _find_transformer(extractor: Extractor, shown: str) -> VisionTransformer | ImageTower:
     """Return the model's transformer, or say what of it cannot be shown."""
     modules = extractor.encoder.model.modules()
     tower = next((each for each in modules if isinstance(each, VisionTransformer | ImageTower)), None)

@@ -1,4 +1,4 @@
-"""Queries and the first images of their rankings, right and wrong ones told apart."""
+"""Rank sheets: queries and the first images of their rankings, framed as right or wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from agreid_plugin.evaluation.rank_lists import RankList
 from agreid_plugin.retrieval.result_page import INK, THUMBNAIL, Font, mount_thumbnail, wrap_lines
 from agreid_plugin.types import Record
-from agreid_plugin.visualize.style import RIGHT, WRONG, seen_from
+from agreid_plugin.visualize.style import RIGHT, WRONG, describe_view
 
 PAPER, FAINT = (255, 255, 255), (106, 106, 112)
 MARGIN, GAP, BETWEEN = 20, 10, 34  # around all; between images; between a query and its images
@@ -23,7 +23,9 @@ BADGE = 13  # radius of the mark in an image's corner
 LEGEND = (("same person", RIGHT), ("another person", WRONG))
 
 
-def sheet(rankings: Sequence[RankList], title: str, about: str = "", notes: Sequence[str] = ()) -> Image.Image:
+def draw_rank_sheet(
+    rankings: Sequence[RankList], title: str, about: str = "", notes: Sequence[str] = ()
+) -> Image.Image:
     """Draw queries below each other, each with its images: right ones framed in green and ticked, wrong ones crossed.
 
     Below a query stands the rank of its first right image, which may be beyond those drawn.
@@ -48,17 +50,17 @@ def sheet(rankings: Sequence[RankList], title: str, about: str = "", notes: Sequ
     return paper
 
 
-def place_of(row: int, rank: int) -> tuple[int, int]:
+def format_place(row: int, rank: int) -> tuple[int, int]:
     """Return the upper left corner of an image's frame; rank 0 is the query."""
     left = MARGIN if rank == 0 else MARGIN + CELL[0] + BETWEEN + (rank - 1) * (CELL[0] + GAP)
     return left, HEAD + row * ROW
 
 
 def _row(paper: Image.Image, row: int, ranking: RankList, note: str) -> None:
-    pen, (_, top) = ImageDraw.Draw(paper), place_of(row, 0)
+    pen, (_, top) = ImageDraw.Draw(paper), format_place(row, 0)
     first = "no right image" if ranking.first_right is None else f"first right: rank {ranking.first_right}"
     if ranking.caption:
-        _write(pen, (MARGIN, top), shortened(wrap_lines([ranking.caption], CELL[0], _font(TEXT)), CELL[1] // LINE))
+        _write(pen, (MARGIN, top), shorten_lines(wrap_lines([ranking.caption], CELL[0], _font(TEXT)), CELL[1] // LINE))
         _write(pen, (MARGIN, top + CELL[1] + 4), [note, first])
     else:
         _mount(paper, (MARGIN, top), ranking.query, f"query  {note}", INK)
@@ -66,13 +68,13 @@ def _row(paper: Image.Image, row: int, ranking: RankList, note: str) -> None:
     line = MARGIN + CELL[0] + BETWEEN // 2
     pen.line((line, top, line, top + CELL[1]), fill=(200, 200, 204), width=2)
     for number, each in enumerate(ranking.listed, start=1):
-        left, _ = place_of(row, number)
+        left, _ = format_place(row, number)
         color = RIGHT if each.right else WRONG
         _mount(paper, (left, top), each.record, f"{each.rank}   {each.distance:.3f}", color)
         _badge(paper, (left + CELL[0] - BORDER - BADGE - 3, top + BORDER + BADGE + 3), each.right)
 
 
-def shortened(lines: list[str], most: int) -> list[str]:
+def shorten_lines(lines: list[str], most: int) -> list[str]:
     """Return as many lines as there is room for, with dots where more would follow."""
     return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1].rpartition(' ')[0]} ..."]
 
@@ -86,12 +88,12 @@ def _mount(
     paper.paste(mount_thumbnail(record.path), (left + BORDER, top + BORDER))
     pen = ImageDraw.Draw(paper)
     pen.text((left, top + CELL[1] + 4), words, fill=INK, font=_font(TEXT))
-    pen.text((left, top + CELL[1] + 4 + LINE), seen_from(record), fill=FAINT, font=_font(TEXT))
+    pen.text((left, top + CELL[1] + 4 + LINE), describe_view(record), fill=FAINT, font=_font(TEXT))
 
 
 def _badge(paper: Image.Image, center: tuple[int, int], right: bool) -> None:
-    """Draw a tick or a cross: who cannot tell the colors apart sees which it is."""
-    scale = 4  # drawn large and made small, for smooth lines
+    """Draw a tick or a cross, which does not depend on seeing colors."""
+    scale = 4  # drawn large and reduced, for smooth lines
     side = 2 * BADGE * scale
     mark = Image.new("RGBA", (side, side))
     pen = ImageDraw.Draw(mark)

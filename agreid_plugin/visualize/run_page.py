@@ -21,21 +21,21 @@ from agreid_plugin.inference.evaluation_sets import load_tested
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.retrieval.result_page import embed_image, render_page
 from agreid_plugin.visualize import figures
-from agreid_plugin.visualize.charts import FILES as HISTORIES
+from agreid_plugin.visualize.charts import HISTORY_FILES as HISTORIES
 from agreid_plugin.visualize.charts import draw_curves, read_history
 from agreid_plugin.visualize.figures import Subject
 
 CONFIGS = ("config.yaml", "*.py")
 WEIGHTS = ("model_best.pth", "best*.pth", "model_final.pth", "epoch_*.pth")
 """Names of a run's files in the order of preference, of either host; the newest of several."""
-TRACES = (RUN_CARD_FILE, RESULTS, *HISTORIES)
-"""What else tells that there was a run."""
-IMAGES = 8
+RUN_FILES = (RUN_CARD_FILE, RESULTS, *HISTORIES)
+"""Other files of a run."""
+MAX_IMAGES = 8
 VERSIONS = ("agreid-plugin", "fastreid", "mmengine", "torch")
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 Part = tuple[str, Callable[[], "Section"]]
-"""A title, and what makes the section below it."""
+"""A title, and the function that builds the section below it."""
 TEMPLATE = Path(__file__).with_suffix(".html")
 READABLE = 720  # pixels of a picture's width on a small screen
 
@@ -47,11 +47,11 @@ def report_page(
     overrides: Sequence[str] = (),
     device: str | None = None,
     seed: int = 0,
-    say: Say = lambda _: None,
+    say: Notify = lambda _: None,
 ) -> str:
     """Return an HTML page about a run that needs no other file; what does not apply is left out with a line.
 
-    On a terminal a bar shows which part is being made.
+    On a terminal a bar shows the current part.
 
     Args:
         run: its folder.
@@ -60,11 +60,11 @@ def report_page(
         overrides: `KEY VALUE ...` on top of the run's configuration.
         device: as of `Extractor`.
         seed: of what is drawn at random.
-        say: is told what is left out.
+        say: called with a line for each part that is left out.
     """
     folder = existing(run)
-    config, checkpoint = _first(folder, CONFIGS), weights or _first(folder, WEIGHTS)
-    if config is None or not (checkpoint or any(next(folder.glob(name), None) for name in TRACES)):
+    config, checkpoint = _find_newest(folder, CONFIGS), weights or _find_newest(folder, WEIGHTS)
+    if config is None or not (checkpoint or any(next(folder.glob(name), None) for name in RUN_FILES)):
         raise InputError(
             f"{run} is no run's folder: it has no configuration with a checkpoint, a card or results beside it"
         )
@@ -86,7 +86,7 @@ def report_page(
             except InputError as error:
                 say(f"{title} left out: {error}")
                 sections.append(Section(title, f"Left out: {error}"))
-    return page(f"Run {folder.resolve().name}", str(config), sections)
+    return render_sections(f"Run {folder.resolve().name}", str(config), sections)
 
 
 def _refuse(error: InputError) -> NoReturn:
@@ -107,7 +107,7 @@ def _pictures(subject: Subject, folder: Path, config: Path, overrides: Sequence[
         return title, lambda: Section(title, about, pictures={title: make().image})
 
     def before_and_after() -> figures.Rendering:
-        before = figures.compared_features(subject, figures.UNTRAINED, str(config), overrides, None)
+        before = figures.load_other_features(subject, figures.UNTRAINED, str(config), overrides, None)
         return figures.draw_tsne(subject, {figures.UNTRAINED: before}, seed=seed)
 
     for order in ("worst", "best", "random"):
@@ -118,24 +118,24 @@ def _pictures(subject: Subject, folder: Path, config: Path, overrides: Sequence[
     )
     yield drawn(
         "Experts",
-        "Which experts are asked for the images of which camera.",
+        "Which experts are used for the images of which camera.",
         lambda: figures.draw_expert_shares(subject, folder),
     )
     yield drawn(
         "Graph",
         "The patches that query tokens choose.",
-        lambda: figures.draw_graph(subject, subject.examples(IMAGES // 2, seed)),
+        lambda: figures.draw_graph(subject, subject.examples(MAX_IMAGES // 2, seed)),
     )
     yield drawn(
         "Attention",
-        "Where the last block looks.",
-        lambda: figures.draw_attention(subject, subject.examples(IMAGES, seed)),
+        "Where the last block attends.",
+        lambda: figures.draw_attention(subject, subject.examples(MAX_IMAGES, seed)),
     )
 
 
 def _summary(folder: Path, config: Path, checkpoint: str | Path | None) -> Section:
     card = read_run_card(folder)
-    told = {
+    facts = {
         **card.get("setup", {}),
         "configuration": config.name,
         "checkpoint shown": "none" if checkpoint is None else Path(checkpoint).name,
@@ -146,11 +146,11 @@ def _summary(folder: Path, config: Path, checkpoint: str | Path | None) -> Secti
         "versions": ", ".join(f"{name} {card['versions'][name]}" for name in VERSIONS if name in card["versions"]),
         **_sessions(card.get("sessions", ())),
     }
-    rows = [[name.replace("_", " "), _shown(value)] for name, value in told.items() if value not in (None, "")]
+    rows = [[name.replace("_", " "), _format_value(value)] for name, value in facts.items() if value not in (None, "")]
     return Section("Summary", rows=rows)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value in words; numbers in a list are height and width."""
     return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
@@ -188,7 +188,7 @@ def _training(folder: Path, protocol: str) -> Section:
     return Section("Training", pictures={"learning curves": draw_curves(lines, folder.resolve().name, shown)})
 
 
-def _first(folder: Path, names: Sequence[str]) -> Path | None:
+def _find_newest(folder: Path, names: Sequence[str]) -> Path | None:
     for name in names:
         found = sorted(folder.glob(name), key=lambda path: path.stat().st_mtime)
         if found:
@@ -212,7 +212,7 @@ class Section:
         return "".join(letter if letter.isalnum() else "-" for letter in self.title.lower())
 
 
-def page(title: str, about: str, sections: Sequence[Section]) -> str:
+def render_sections(title: str, about: str, sections: Sequence[Section]) -> str:
     """Return the HTML of a page; its pictures are inside."""
     return render_page(
         TEMPLATE,

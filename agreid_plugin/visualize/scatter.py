@@ -1,4 +1,4 @@
-"""Test images on a plane, near to each other where their features are: t-SNE.
+"""t-SNE of test images: a plane on which images with near features are near.
 
 Shapes: N images, D width.
 """
@@ -14,14 +14,14 @@ import numpy as np
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.types import Record, View, view_word
-from agreid_plugin.visualize.style import INK, MARKERS, PALETTE, REST, figure, head, styled
+from agreid_plugin.visualize.style import INK, MARKERS, PALETTE, REST, add_title, apply_style, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = len(PALETTE)  # identities that colors tell apart
-LEAST_IMAGES = 5
+MAX_COLORS = len(PALETTE)  # identities with a color
+MIN_IMAGES = 5
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Plane:
     nearest: float
 
 
-def shown_images(records: Sequence[Record], identities: int, most: int, seed: int = 0) -> tuple[list[int], list[int]]:
+def choose_images(records: Sequence[Record], identities: int, most: int, seed: int = 0) -> tuple[list[int], list[int]]:
     """Choose what to show: the places of images, and identities to color, from both views where there are such.
 
     Args:
@@ -41,26 +41,26 @@ def shown_images(records: Sequence[Record], identities: int, most: int, seed: in
         most: images at most; those of the colored identities are all among them.
         seed: of the choice.
     """
-    if not 1 <= identities <= MOST:
-        raise InputError(f"identities={identities} should be 1 to {MOST}: more colors cannot be told apart")
+    if not 1 <= identities <= MAX_COLORS:
+        raise InputError(f"identities={identities} should be 1 to {MAX_COLORS}: there are no more distinct colors")
     random = np.random.default_rng(seed)
     views: dict[int, set[View | None]] = {}
     for record in records:
         views.setdefault(record.pid, set()).add(record.view)
     drawn = random.permutation(sorted(views)).tolist()
     colored = sorted(sorted(drawn, key=lambda pid: -len(views[pid]))[:identities])
-    own = [place for place, record in enumerate(records) if record.pid in colored]
+    chosen = [place for place, record in enumerate(records) if record.pid in colored]
     others = [place for place, record in enumerate(records) if record.pid not in colored]
-    kept = random.permutation(others)[: max(0, most - len(own))].tolist()
-    return sorted([*own, *kept]), colored
+    kept = random.permutation(others)[: max(0, most - len(chosen))].tolist()
+    return sorted([*chosen, *kept]), colored
 
 
-def embedded(features: FeatureSet, places: Sequence[int], seed: int = 0) -> Plane:
+def embed(features: FeatureSet, places: Sequence[int], seed: int = 0) -> Plane:
     """Lay some images of a feature set on a plane by the cosines of their features."""
     from sklearn.manifold import TSNE
 
-    if len(places) < LEAST_IMAGES:
-        raise InputError(f"{len(places)} images are too few for t-SNE: give {LEAST_IMAGES} or more")
+    if len(places) < MIN_IMAGES:
+        raise InputError(f"{len(places)} images are too few for t-SNE: give {MIN_IMAGES} or more")
     vectors = features.images[0][list(places)].astype(np.float64)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     pids = np.array([features.records[place].pid for place in places])
@@ -72,7 +72,7 @@ def embedded(features: FeatureSet, places: Sequence[int], seed: int = 0) -> Plan
     return Plane(points, nearest)
 
 
-@styled
+@apply_style
 def draw_planes(planes: Mapping[str, Plane], records: Sequence[Record], colored: Sequence[int], title: str) -> Figure:
     """Draw planes of the same images side by side: identities by color, views by shape, everybody else gray.
 
@@ -101,7 +101,7 @@ def draw_planes(planes: Mapping[str, Plane], records: Sequence[Record], colored:
         for view in views
     ]
     drawing.legend(handles=shapes, title="view", loc="outside right lower", title_fontsize=8)
-    head(drawing, title)
+    add_title(drawing, title)
     return drawing
 
 

@@ -1,4 +1,4 @@
-"""How all pictures look: colors that everybody can tell apart, fonts, and sizes."""
+"""Style of all figures: colors that the color-blind can distinguish, fonts, and sizes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ P = ParamSpec("P")
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#C9B800")
 """Okabe and Ito's colors, the yellow a little darker than theirs: it is drawn on white."""
 DASHES = ("-", "--", ":", "-.")
-"""Lines beyond the colors, which begin anew."""
+"""Line styles for more curves than there are colors."""
 RIGHT, WRONG = (0, 158, 115), (213, 94, 0)
 INK, FAINT, REST = "#28282c", "#6a6a70", "#d4d4d8"
 MARKERS = {View.AERIAL: "^", View.GROUND: "o", None: "s"}
-OF_VIEW = {View.AERIAL: "#56B4E9", View.GROUND: "#E69F00", None: "#999999"}
+VIEW_MARKERS = {View.AERIAL: "#56B4E9", View.GROUND: "#E69F00", None: "#999999"}
 MAP = "Blues"  # of numbers from none to all
 HEAT = "magma"  # over images
 DPI = 200
@@ -52,8 +52,8 @@ _RC = {
 }
 
 
-def styled(draw: Callable[P, Figure]) -> Callable[P, Image.Image]:
-    """Make a function that returns a figure return its picture, in our style."""
+def apply_style(draw: Callable[P, Figure]) -> Callable[P, Image.Image]:
+    """Make a function that returns a figure return its picture, in this style."""
 
     @wraps(draw)
     def picture(*args: P.args, **kwargs: P.kwargs) -> Image.Image:
@@ -73,23 +73,23 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
 
 
-def seen_from(record: Record) -> str:
+def describe_view(record: Record) -> str:
     """Return an image's view and camera in words."""
     view = view_word(record.view) or "view unknown"
     return view if record.camera == UNKNOWN else f"{view}, cam {record.camera}"
 
 
-def bare(axes: Axes, title: str = "") -> None:
+def hide_axes(axes: Axes, title: str = "") -> None:
     """Leave an axes nothing but its content and a title."""
     axes.set_axis_off()
     if title:
         axes.set_title(title, fontsize=8)
 
 
-def head(drawing: Figure, title: str, about: str = "") -> None:
+def add_title(drawing: Figure, title: str, about: str = "") -> None:
     """Write a title over a figure and a fainter line below it, both broken, and the figure higher, if it is narrow."""
     wide = drawing.get_figwidth()
-    title, about = broken(title, wide, TITLE, "bold"), broken(about, wide, ABOUT)
+    title, about = break_lines(title, wide, TITLE, "bold"), break_lines(about, wide, ABOUT)
     drawing.suptitle(title, fontsize=TITLE, x=0.01, ha="left", weight="bold")
     if about:
         drawing.supxlabel(about, fontsize=ABOUT, color=FAINT, x=0.01, ha="left")
@@ -97,7 +97,7 @@ def head(drawing: Figure, title: str, about: str = "") -> None:
     drawing.set_figheight(drawing.get_figheight() + 1.25 * added / 72)
 
 
-def broken(text: str, inches: float, size: float, weight: str = "normal") -> str:
+def break_lines(text: str, inches: float, size: float, weight: str = "normal") -> str:
     """Break a text into lines that fit a figure of so many inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath

@@ -330,7 +330,7 @@ def test_only_bad_images(search, tmp_path):
         (["--picture", "{tmp}/f.jpg"], ["end its name with .png"]),
         (["--json", "{tmp}/f.txt"], ["end its name with .json"]),
         (["--cache", "{tmp}/mine.npz"], ["mine.npz is no cache of gallery features"]),
-        (["--camera", "3"], ["--camera: nobody knows it of the images of a folder; build an index"]),
+        (["--camera", "3"], ["--camera: unknown for the images of a folder; build an index"]),
         (["--query-view", "aerial"], ["--query-view is of --image"]),
         (["--batch-size", "0"], ["--batch-size is 0"]),
         (["--device", "tpu"], ["device 'tpu' unknown"]),

@@ -15,16 +15,16 @@ from agreid_plugin.visualize.experts import ExpertUsageTable, draw_experts
 from agreid_plugin.visualize.patches import (
     Choice,
     PatchView,
-    chosen_shares,
+    count_shares,
     draw_attention,
     draw_choices,
-    faded,
+    fade,
     relative_attention,
 )
-from agreid_plugin.visualize.ranks import shortened
-from agreid_plugin.visualize.run_page import Section, page
-from agreid_plugin.visualize.scatter import shown_images
-from agreid_plugin.visualize.style import broken
+from agreid_plugin.visualize.ranks import shorten_lines
+from agreid_plugin.visualize.run_page import Section, render_sections
+from agreid_plugin.visualize.scatter import choose_images
+from agreid_plugin.visualize.style import break_lines
 
 COLOR = (9, 9, 200)
 
@@ -37,9 +37,9 @@ def looked(*places: list[int]) -> PatchView:
 
 def test_a_patch_is_the_paler_the_fewer_choose_it():
     found = looked([0], [0])
-    np.testing.assert_array_equal(chosen_shares(found, found.choices[0]), [[1], [0]])
-    np.testing.assert_array_equal(chosen_shares(looked([0], [1]), looked([0], [1]).choices[0]), [[0.5], [0.5]])
-    picture = faded(found.pixels, np.array([[1.0], [0.5]]))
+    np.testing.assert_array_equal(count_shares(found, found.choices[0]), [[1], [0]])
+    np.testing.assert_array_equal(count_shares(looked([0], [1]), looked([0], [1]).choices[0]), [[0.5], [0.5]])
+    picture = fade(found.pixels, np.array([[1.0], [0.5]]))
     middle = picture.shape[0] // 2
     assert (picture[:middle] == COLOR).all()
     assert (picture[middle:] == [round(c + 0.39 * (255 - c)) for c in COLOR]).all()
@@ -59,10 +59,10 @@ def test_chosen_patches_keep_their_colors_in_the_picture(places, whole):
 def test_long_words_are_broken_and_stay_on_a_narrow_picture():
     pixels = np.asarray(draw_choices([looked([0])], "a title of several words " * 3, about="what it shows " * 12))
     assert (pixels[:, -3:] == 255).all()
-    lines = broken("one two " * 20, 2.0, 11).split("\n")
+    lines = break_lines("one two " * 20, 2.0, 11).split("\n")
     assert len(lines) > 3
     assert " ".join(lines) == "one two " * 20
-    assert broken("incomprehensibilities", 0.3, 11) == "incomprehensibilities"
+    assert break_lines("incomprehensibilities", 0.3, 11) == "incomprehensibilities"
 
 
 def test_few_images_get_a_scale_as_high_as_many():
@@ -79,7 +79,7 @@ def test_a_page_can_be_read_on_a_phone():
     told = Section("Summary", rows=[["epochs", "8"]])
     numbers = Section("Results", "", [["CARGO/ALL", "28.7"]], ["protocol", "Rank-1"])
     drawn = Section("Pictures", pictures={"a": Image.new("RGB", (1000, 9)), "b": Image.new("RGB", (300, 9))})
-    made = page("run", "config.yaml", [told, numbers, drawn])
+    made = render_sections("run", "config.yaml", [told, numbers, drawn])
     assert '<tr><td>epochs</td><td class="words">8</td></tr>' in made
     assert '<tr><td>CARGO/ALL</td><td class="number">28.7</td></tr>' in made
     assert made.count('<div class="wide"><table>') == 2
@@ -89,7 +89,7 @@ def test_a_page_can_be_read_on_a_phone():
 def test_a_page_shows_every_figure_and_runs_nothing_that_a_name_holds():
     bad = "<script>alert('&')</script>\udcff\n\"x\" {{ 7 * 7 }}"
     sections = [Section(bad, bad, [[bad, "1.5"]], [bad, bad], {bad: Image.new("RGB", (9, 9), COLOR)}), Section("B")]
-    made = page(bad, bad, sections)
+    made = render_sections(bad, bad, sections)
     assert "<script" not in made
     assert "{{ 7 * 7 }}" in made
     assert made.count("&lt;script&gt;") == 10  # title, 2 headings, 2 lines, link, 3 cells, picture
@@ -108,27 +108,27 @@ def test_attention_is_told_against_the_mean_patch():
 
 
 def test_a_long_caption_ends_with_dots():
-    assert shortened(["a man", "in red"], 2) == ["a man", "in red"]
-    assert shortened(["a man", "in a red coat", "and blue jeans"], 2) == ["a man", "in a red ..."]
+    assert shorten_lines(["a man", "in red"], 2) == ["a man", "in red"]
+    assert shorten_lines(["a man", "in a red coat", "and blue jeans"], 2) == ["a man", "in a red ..."]
 
 
 def test_cameras_that_nobody_knows_have_no_numbers():
     known, unknown = (
         ExpertUsageTable("a", "", (0, 1), ((0, camera), (1, camera)), np.ones((2, 2))) for camera in (3, UNKNOWN)
     )
-    assert (known.told, unknown.told) == (True, False)
+    assert (known.has_cameras, unknown.has_cameras) == (True, False)
     marked = [(np.asarray(draw_experts([each], "title")) < 128).sum() for each in (known, unknown)]
     assert marked[0] > marked[1]
 
 
 def test_identities_with_colors_are_seen_from_both_views_and_shown_whole():
     records = [Record(f"{n}", n % 5, n, View(n % 2) if n % 5 < 2 else View.AERIAL) for n in range(40)]
-    places, colored = shown_images(records, 2, 20)
+    places, colored = choose_images(records, 2, 20)
     assert colored == [0, 1]
     assert len(places) == 20
     assert {n for n in range(40) if n % 5 < 2} <= set(places)
     with pytest.raises(InputError, match="1 to 8"):
-        shown_images(records, 9, 20)
+        choose_images(records, 9, 20)
 
 
 def test_histories_of_both_hosts_are_read(tmp_path):

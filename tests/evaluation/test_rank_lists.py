@@ -14,7 +14,7 @@ from agreid_plugin.evaluation.rank_lists import build_rank_lists, choose_queries
 from agreid_plugin.evaluation.ranking_options import RankingOptions, Reranking
 from agreid_plugin.retrieval.result_page import INK
 from agreid_plugin.types import Record, View
-from agreid_plugin.visualize.ranks import CELL, HEAD, MARGIN, ROW, place_of, sheet
+from agreid_plugin.visualize.ranks import CELL, HEAD, MARGIN, ROW, draw_rank_sheet, format_place
 from agreid_plugin.visualize.style import RIGHT, WRONG
 
 
@@ -103,11 +103,11 @@ def test_a_picture_tells_right_from_wrong(tmp_path, monkeypatch):
     for name in ("q", 0, 1, 2, 3, 4):
         Image.new("RGB", (32, 64), (9, 9, 200)).save(f"{name}.png")
     (found,) = build_rank_lists(by_hand(), protocol("CARGO/ALL"), RankingOptions(), [0], top=2)
-    picture = sheet([found], "CARGO/ALL")
+    picture = draw_rank_sheet([found], "CARGO/ALL")
     assert picture.height == HEAD + ROW
-    assert [picture.getpixel(place_of(0, rank)) for rank in range(3)] == [INK, RIGHT, WRONG]
+    assert [picture.getpixel(format_place(0, rank)) for rank in range(3)] == [INK, RIGHT, WRONG]
     for rank in range(3):
-        left, top = place_of(0, rank)
+        left, top = format_place(0, rank)
         assert picture.getpixel((left + CELL[0] // 2, top + CELL[1] // 2)) == (9, 9, 200)
 
 
@@ -120,7 +120,7 @@ def test_the_first_right_one_is_known_and_written_though_it_is_not_drawn(tmp_pat
     monkeypatch.chdir(tmp_path)
     for each in (found.query, found.listed[0].record):
         Image.new("RGB", (8, 16)).save(each.path, format="PNG")
-    pictures = [np.asarray(sheet([each], "CARGO/ALL")) for each in (found, replace(found, first_right=None))]
+    pictures = [np.asarray(draw_rank_sheet([each], "CARGO/ALL")) for each in (found, replace(found, first_right=None))]
     changed = (pictures[0] != pictures[1]).any(axis=-1)
     assert changed[HEAD + CELL[1] :, MARGIN : MARGIN + CELL[0]].any()
     assert not changed[: HEAD + CELL[1]].any()
@@ -131,7 +131,7 @@ def test_a_caption_stands_in_the_place_of_an_image(tmp_path, monkeypatch):
     for name in "ab":
         Image.new("RGB", (32, 64), (9, 9, 200)).save(name, format="PNG")
     (found,) = build_rank_lists(described(), protocol("TAG-PEDES/T2I"), RankingOptions(), [1], top=2)
-    place = np.asarray(sheet([found], "TAG-PEDES/T2I"))[HEAD:, MARGIN : MARGIN + CELL[0]]
+    place = np.asarray(draw_rank_sheet([found], "TAG-PEDES/T2I"))[HEAD:, MARGIN : MARGIN + CELL[0]]
     assert place.min() == min(INK)
     assert not (place == (9, 9, 200)).all(axis=-1).any()
 

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.visualize.introspection import attention_maps, chosen_patches
+from agreid_plugin.visualize.introspection import compute_attention, find_chosen_patches
 
 
 class Chooser(nn.Module):
@@ -16,7 +16,7 @@ class Chooser(nn.Module):
         raise AssertionError("there is nothing to choose from")
 
 
-@pytest.mark.parametrize(("look", "shown"), [(chosen_patches, "patches"), (attention_maps, "attention")])
+@pytest.mark.parametrize(("look", "shown"), [(find_chosen_patches, "patches"), (compute_attention, "attention")])
 def test_a_model_without_a_transformer_of_ours_is_refused(look, shown):
     encoder = SimpleNamespace(model=nn.Sequential(Chooser()), settings=SimpleNamespace(name="Mine"))
     message = f"^Mine has no vision transformer of ours, whose {shown} could be shown$"

@@ -90,7 +90,7 @@ def test_frames_tell_right_from_wrong_and_numbers_are_those_of_the_evaluation(dr
     for row, query in enumerate(data["queries"]):
         for listed in query["listed"]:
             color = RIGHT if listed["pid"] == query["pid"] else WRONG
-            assert picture.getpixel(ranks.place_of(row, listed["rank"])) == color
+            assert picture.getpixel(ranks.format_place(row, listed["rank"])) == color
             assert listed["right"] == (color == RIGHT)
         distances = [listed["distance"] for listed in query["listed"]]
         assert distances == sorted(distances)

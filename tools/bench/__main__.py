@@ -72,7 +72,7 @@ def _add_model(parser: argparse.ArgumentParser, size: str = "256x128") -> None:
 
 
 def _add_size(parser: argparse.ArgumentParser, size: str = "256x128") -> None:
-    parser.add_argument("--size", type=arguments.size, default=size, metavar="HxW", help=f"(default: {size})")
+    parser.add_argument("--size", type=arguments.parse_size, default=size, metavar="HxW", help=f"(default: {size})")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.engine.runner_utils import epoch_of, loops, metrics_of
 from agreid_plugin.hosts.mmengine.registry import HOOKS
-from agreid_plugin.visualize.ranks import sheet
+from agreid_plugin.visualize.ranks import draw_rank_sheet
 
 FOLDER = "rank_lists"
 
@@ -82,6 +82,6 @@ class RankLists(Hook):
         for old in folder.glob("query_*.png"):  # of an earlier epoch, which chose other queries
             old.unlink()
         for ranking in build_rank_lists(metric.features, protocol, metric.comparison, rows, self.top):
-            picture = sheet([ranking], f"{protocol}, query {ranking.row}")
+            picture = draw_rank_sheet([ranking], f"{protocol}, query {ranking.row}")
             picture.save(folder / f"query_{ranking.row:05d}.png")
             runner.visualizer.add_image(f"{FOLDER}_{label}_{ranking.row}", np.asarray(picture), step)
