@@ -181,7 +181,7 @@ def add_token(parser: argparse.ArgumentParser) -> None:
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Add the conditions that images have to meet."""
     group = parser.add_argument_group("conditions, which all have to hold; an unknown label meets none")
-    group.add_argument("--view", choices=VIEWS, help="of the images: given, or what the model takes them for")
+    group.add_argument("--view", choices=VIEWS, help="of the images: given, or predicted by the model")
     group.add_argument("--camera", type=int, action="append", metavar="N", help="may be given again")
     group.add_argument("--pid", type=int, action="append", metavar="N", help="identity; may be given again")
     group.add_argument("--platform", default="", metavar="P", help="what carries the camera: uav, cctv, wearable, ...")

@@ -172,7 +172,7 @@ class Published:
         protocol: its full name here, `unknown`, or empty where the column is of none or a mean over several.
         numbers: name -> number, None where the paper prints none.
         note: what to know when comparing it.
-        about: what the table is about, if its rows do not tell.
+        about: what the table is about, if its rows do not say.
     """
 
     method: str
@@ -201,7 +201,7 @@ def _read_table(where: str, table: Any) -> Iterable[Published]:
     columns = [_read_column(f"{where}: column {place}", each) for place, each in enumerate(table["columns"], start=1)]
     printed = [column["printed"] for column in columns]
     if len(set(printed)) < len(printed):
-        raise InputError(f"{where}: two columns are printed alike; tell them apart, as CARGO ALL and CP2108 ALL")
+        raise InputError(f"{where}: two columns have the same name; name them apart, as CARGO ALL and CP2108 ALL")
     changes = _read_exceptions(where, table, printed)
     for method, values in table["rows"].items():
         _check_values(f"{where}: row {shown(str(method))}", values, sum(len(column["metrics"]) for column in columns))

@@ -147,8 +147,8 @@ def _per_query(scores: Scores, query: Meta) -> PerQuery:
 
 
 def _break_down(counted: Negatives, query: np.ndarray, gallery: np.ndarray, view: bool) -> dict[str, Breakdown]:
-    labels, numbered = np.unique(gallery[counted.gallery], return_inverse=True)
-    scores = score(counted.query * np.int64(len(labels)) + numbered, counted.count)
+    labels, label_numbers = np.unique(gallery[counted.gallery], return_inverse=True)
+    scores = score(counted.query * np.int64(len(labels)) + label_numbers, counted.count)
     row, label = np.divmod(scores.group, len(labels))
     return break_down(scores, query[row], labels[label], view)
 

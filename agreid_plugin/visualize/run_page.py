@@ -47,7 +47,7 @@ def report_page(
     overrides: Sequence[str] = (),
     device: str | None = None,
     seed: int = 0,
-    say: Notify = lambda _: None,
+    notify: Notify = lambda _: None,
 ) -> str:
     """Return an HTML page about a run that needs no other file; what does not apply is left out with a line.
 
@@ -59,8 +59,8 @@ def report_page(
         protocol: what the pictures are of; the first without one.
         overrides: `KEY VALUE ...` on top of the run's configuration.
         device: as of `Extractor`.
-        seed: of what is drawn at random.
-        say: called with a line for each part that is left out.
+        seed: of random choices.
+        notify: called with a line for each part that is left out.
     """
     folder = existing(run)
     config, checkpoint = _find_newest(folder, CONFIGS), weights or _find_newest(folder, WEIGHTS)
@@ -84,7 +84,7 @@ def report_page(
             try:
                 sections.append(make())
             except InputError as error:
-                say(f"{title} left out: {error}")
+                notify(f"{title} left out: {error}")
                 sections.append(Section(title, f"Left out: {error}"))
     return render_sections(f"Run {folder.resolve().name}", str(config), sections)
 
@@ -103,7 +103,7 @@ def _subject(
 
 
 def _pictures(subject: Subject, folder: Path, config: Path, overrides: Sequence[str], seed: int) -> Iterator[Part]:
-    def drawn(title: str, about: str, make: Callable[[], figures.Rendering]) -> Part:
+    def draw_part(title: str, about: str, make: Callable[[], figures.Rendering]) -> Part:
         return title, lambda: Section(title, about, pictures={title: make().image})
 
     def before_and_after() -> figures.Rendering:
@@ -112,21 +112,21 @@ def _pictures(subject: Subject, folder: Path, config: Path, overrides: Sequence[
 
     for order in ("worst", "best", "random"):
         about = f"{order.capitalize()} queries of {subject.protocol}, and what the model ranks first."
-        yield drawn(f"Ranks, {order}", about, lambda order=order: figures.draw_ranks(subject, order, 4, 8, seed))
-    yield drawn(
+        yield draw_part(f"Ranks, {order}", about, lambda order=order: figures.draw_ranks(subject, order, 4, 8, seed))
+    yield draw_part(
         "t-SNE", "Test images, near where their features are; before training from random weights.", before_and_after
     )
-    yield drawn(
+    yield draw_part(
         "Experts",
         "Which experts are used for the images of which camera.",
         lambda: figures.draw_expert_shares(subject, folder),
     )
-    yield drawn(
+    yield draw_part(
         "Graph",
         "The patches that query tokens choose.",
         lambda: figures.draw_graph(subject, subject.examples(MAX_IMAGES // 2, seed)),
     )
-    yield drawn(
+    yield draw_part(
         "Attention",
         "Where the last block attends.",
         lambda: figures.draw_attention(subject, subject.examples(MAX_IMAGES, seed)),

@@ -58,7 +58,7 @@ def apply_style(draw: Callable[P, Figure]) -> Callable[P, Image.Image]:
     @wraps(draw)
     def picture(*args: P.args, **kwargs: P.kwargs) -> Image.Image:
         with _matplotlib().rc_context(_RC):
-            return _rendered(draw(*args, **kwargs))
+            return _render(draw(*args, **kwargs))
 
     return picture
 
@@ -123,7 +123,7 @@ def _matplotlib() -> Any:
     return matplotlib
 
 
-def _rendered(drawing: Figure) -> Image.Image:
+def _render(drawing: Figure) -> Image.Image:
     file = io.BytesIO()
     drawing.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
     return Image.open(file).convert("RGB")

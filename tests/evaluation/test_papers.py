@@ -86,7 +86,7 @@ COLUMN = {"printed": "ALL", "protocol": "CARGO/ALL", "metrics": ["Rank-1"]}
         ({"columns": [{**COLUMN, "protocol": "cargo/ALL"}]}, "should be written CARGO/ALL"),
         ({"columns": [{**COLUMN, "metrics": ["Rank1"]}]}, "metric 'Rank1' unknown .did you mean Rank-1"),
         ({"columns": [{**COLUMN, "protcol": ""}]}, "did you mean protocol"),
-        ({"columns": [COLUMN, COLUMN]}, "printed alike"),
+        ({"columns": [COLUMN, COLUMN]}, "have the same name"),
         ({"columns": 3}, "columns should be a list"),
         ({"rows": {"VDT": [1.0, 2.0]}}, "row VDT has 2 values, but the columns have 3"),
         ({"rows": {"VDT": [1.0, 2.0, "-"]}}, "null where the paper prints none"),

@@ -198,8 +198,8 @@ class MetadataTable:
     def check(self) -> None:
         """Compare the images with their checksum."""
         with self.transaction():
-            whole = self._base.execute("PRAGMA quick_check").fetchone()[0] == "ok"
-            if not whole or _checksum(self._all_rows()) != self.about()["sum"]:
+            intact = self._base.execute("PRAGMA quick_check").fetchone()[0] == "ok"
+            if not intact or _checksum(self._all_rows()) != self.about()["sum"]:
                 raise sqlite3.DatabaseError("wrong checksum")
 
     def _check_version(self) -> None:
