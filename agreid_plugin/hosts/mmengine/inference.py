@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
 from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, require_model, type_name
-from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.config.resolve import without_pretrained
 from agreid_plugin.hosts.mmengine.data.transforms import ReadImage
 from agreid_plugin.hosts.mmengine.engine.run_card import plain
@@ -81,7 +81,7 @@ def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str
     cfg.model = without_pretrained(cfg.model)  # the checkpoint has it all
     steps, batch = test_images(cfg, config)
     scope = cfg.get("default_scope")
-    with said_plainly(), DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
+    with BuildErrors(), DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
         model, transform = MODELS.build(cfg.model), Pipeline(steps)
     if not isinstance(model, ReIDModel):
         raise InputError(f"{config}: {type(model).__name__} is no model of agreid_plugin, which alone makes features")
@@ -100,7 +100,7 @@ def build(config: str | Path, overrides: Sequence[str]) -> ReIDModel:
     """Build the model of a configuration without any weights; see `hosts.encoder.load_untrained`."""
     cfg = load_config(config, overrides)
     scope = cfg.get("default_scope")
-    with said_plainly(), DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
+    with BuildErrors(), DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
         return MODELS.build(without_pretrained(cfg.model))
 
 

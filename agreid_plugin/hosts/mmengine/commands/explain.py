@@ -20,9 +20,9 @@ from agreid_plugin.data.protocols import select
 from agreid_plugin.engine.catalog import owner_of
 from agreid_plugin.engine.model_rows import Row, counting, gigaflops, own_loss_rows, size_rows
 from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
 from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities
 from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, require_model, type_name
-from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.config.resolve import drop_pretrained
 from agreid_plugin.hosts.mmengine.data.datasets import ReIDDataset
 from agreid_plugin.hosts.mmengine.engine.run import configured_comparison
@@ -80,7 +80,7 @@ def _leave_out_unknown(cfg: Config) -> list[Row]:
 
 def _build(cfg: Config) -> ReIDModel:
     scope = cfg.get("default_scope")
-    with said_plainly(), DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
+    with BuildErrors(), DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
         built = MODELS.build(drop_pretrained(cfg.model))
     if not isinstance(built, ReIDModel):
         raise InputError(f"{cfg.filename}: {type(built).__name__} is no model of agreid_plugin, which can be explained")
@@ -167,7 +167,7 @@ def _names(part: Mapping[str, Any]) -> list[str]:
 
 
 def _read(part: Mapping[str, Any]) -> ReIDDataset:
-    with said_plainly():
+    with BuildErrors():
         return DATASETS.build({**part, "agsynth": None})  # nothing is made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -47,24 +47,41 @@ def require_arguments(
 ) -> None:
     """Refuse arguments that a function does not take, or of ours not of this kind, and the lack of those it needs.
 
+    See `require_names` for the arguments.
+    """
+    require_names(name, function, arguments, passed, own)
+    if function.__module__.partition(".")[0] == OURS:  # hints of other toolboxes promise less
+        require_kinds(name, function, arguments)
+
+
+def require_names(
+    name: str,
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    passed: Iterable[str] = (),
+    own: Iterable[str] | None = None,
+    given: Collection[str] = (),
+) -> None:
+    """Refuse arguments that a function does not take, and the lack of those it needs.
+
     Args:
         name: what the message calls the function.
         function: what is going to be called.
         arguments: name -> value.
         passed: names that it takes and passes on.
         own: names of its arguments that may be given; all of them without any.
+        given: names of those that are added later.
     """
     parameters, passed = _names(function), list(passed)
     own = list(parameters if own is None else own)
     free = any(each.kind in FREE for each in inspect.signature(function).parameters.values()) and not passed
-    for given in arguments:
-        if given not in own and given not in passed and not free:
-            raise unknown(f"argument of {name}", given, {*own, *passed})
-    missing = [each for each in own if parameters[each].default is inspect.Parameter.empty and each not in arguments]
+    for argument in arguments:
+        if argument not in own and argument not in passed and not free:
+            raise unknown(f"argument of {name}", argument, {*own, *passed})
+    needed = [each for each in own if parameters[each].default is inspect.Parameter.empty]
+    missing = [each for each in needed if each not in arguments and each not in given]
     if missing:
         raise InputError(f"{name} needs {', '.join(missing)}: give {'it' if len(missing) == 1 else 'them'} a value")
-    if function.__module__.partition(".")[0] == OURS:  # hints of other toolboxes promise less
-        require_kinds(name, function, arguments)
 
 
 def _names(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -14,9 +14,9 @@ from mmengine.runner import Runner
 
 from agreid_plugin.engine.overrides import literal, pairs
 from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of
-from agreid_plugin.hosts.mmengine.config.checks import BEYOND_THE_RUNNERS, check_values
+from agreid_plugin.hosts.mmengine.config.checks import EXTRA_RUNNER_KEYS, check_config
 
-KEYS = (*(name for name in inspect.signature(Runner).parameters if name != "cfg"), *BEYOND_THE_RUNNERS)
+KEYS = (*(name for name in inspect.signature(Runner).parameters if name != "cfg"), *EXTRA_RUNNER_KEYS)
 NEAR = 0.85
 """How alike a name at the top of a file and a key must be for a slip of the pen."""
 
@@ -41,7 +41,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     _check_keys(cfg, path)
     _override(cfg, list(overrides))
     with said_of(str(path)):
-        check_values(cfg)
+        check_config(cfg)
     return cfg
 
 

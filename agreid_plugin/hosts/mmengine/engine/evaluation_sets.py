@@ -8,8 +8,8 @@ from pathlib import Path
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.ranking_options import RankingOptions
+from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
 from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, type_name
-from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.data.datasets import ReIDDataset
 from agreid_plugin.hosts.mmengine.engine.run import configured_comparison
 from agreid_plugin.hosts.mmengine.registry import DATASETS
@@ -23,7 +23,7 @@ def test_sets_of(config: str | Path, overrides: Sequence[str]) -> list[Evaluatio
         raise InputError(
             f"{config} has no test_dataloader with an agreid_plugin.ReIDDataset, which says what to look at"
         )
-    with said_plainly():
+    with BuildErrors():
         return [DATASETS.build(part).metainfo["test_set"] for part in parts]
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from agreid_plugin.engine.steps import Step, taken_again
 from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
 from agreid_plugin.hosts.mmengine.config.loading import load_config, require_model
-from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.config.resolve import without_pretrained
 from agreid_plugin.hosts.mmengine.data.batch_conversion import HOST_LABELS
 from agreid_plugin.hosts.mmengine.data.structures import PersonSample
@@ -26,7 +26,7 @@ from agreid_plugin.types import Batch
 def replay(step: Step, config_file: str | None = None) -> list[str]:
     """Take a step again and return what to say of it; a configuration of the user's replaces the step's own."""
     cfg = _given(config_file) if config_file else _own(step)
-    with said_plainly():
+    with BuildErrors():
         model = MODELS.build({"_scope_": cfg.get("default_scope") or "mmengine", **without_pretrained(cfg.model)})
     model.to(get_device())
 

@@ -27,9 +27,8 @@ from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, computable
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.mmengine import compat
-from agreid_plugin.hosts.mmengine.config.checks import check_modules, found
+from agreid_plugin.hosts.mmengine.config.checks import BuildErrors, check_modules, default_scopes, find_type
 from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, require_model, type_name
-from agreid_plugin.hosts.mmengine.config.plain_errors import said_plainly
 from agreid_plugin.hosts.mmengine.config.resolve import settled, without_pretrained
 from agreid_plugin.hosts.mmengine.engine.command_runner import NOISE, CommandRunner
 from agreid_plugin.hosts.mmengine.engine.launch import StepTold, check_batches, launch_runner
@@ -132,7 +131,8 @@ def _settle_resuming(cfg: Config, args: Namespace) -> None:
 
 def _needs_a_gpu(cfg: Config) -> bool:
     """Tell mmengine's mixed precision from ours, which a configuration in our scope may call the same."""
-    return found(OPTIM_WRAPPERS, (cfg.get("optim_wrapper") or {}).get("type"), cfg) is AmpOptimWrapper
+    name = (cfg.get("optim_wrapper") or {}).get("type")
+    return find_type(OPTIM_WRAPPERS, name, default_scopes(cfg)) is AmpOptimWrapper
 
 
 def _for_evaluation(args: Namespace) -> Config:
@@ -159,7 +159,9 @@ def _work_dir(cfg: Config) -> str:
 
 def _own_metrics(cfg: Config) -> list[dict]:
     """Return the metrics that are ours, or made of ours."""
-    parts = [(part, found(OWN_METRICS, part.get("type"), cfg)) for _, part in each_dict(cfg.get("test_evaluator"))]
+    scopes = default_scopes(cfg)
+    parts = [part for _, part in each_dict(cfg.get("test_evaluator"))]
+    parts = [(part, find_type(OWN_METRICS, part.get("type"), scopes)) for part in parts]
     return [part for part, kind in parts if isinstance(kind, type) and issubclass(kind, MultiProtocolMetric)]
 
 
@@ -174,10 +176,11 @@ def _runner(cfg: Config, launcher: str) -> Runner:
 
 def _train_process(args: Namespace, launcher: str) -> None:
     trust(args.trust_checkpoint)  # a spawned process starts without
-    with Interruption() as interruption, said_plainly():
+    with Interruption() as interruption, BuildErrors() as build_errors:
         runner = _runner(_for_training(args), launcher)
         check_modules(runner.cfg, plain_model(runner))
         runner.register_hook(StepTold(), priority="VERY_HIGH")
+        runner.register_hook(build_errors)
         runner.interruption = interruption
         with ending_cards(runner):
             runner.train()
@@ -185,7 +188,7 @@ def _train_process(args: Namespace, launcher: str) -> None:
 
 def _evaluate_process(args: Namespace, launcher: str) -> None:
     trust(args.trust_checkpoint)
-    with said_plainly():
+    with BuildErrors():
         runner = _runner(_for_evaluation(args), launcher)
         left_out = load_weights(plain_model(runner), args.weights)
         require_predictor(method_of(runner), left_out, "model.view", args.weights)
@@ -242,5 +245,5 @@ def configured_comparison(cfg: Config) -> RankingOptions:
     parts = _own_metrics(cfg)
     if not parts:
         raise InputError("test_evaluator has no agreid_plugin.MultiProtocolMetric, which evaluates features")
-    with said_plainly():
+    with BuildErrors():
         return METRICS.build(parts[0]).comparison

@@ -153,13 +153,16 @@ def test_averaged_weights_and_accumulated_gradients(fastreid_command, tiny_py, t
         (["train_cfg.max_epochs=60", "optim_wrapper.optimizer.lr=1e-3"], ["write 'train_cfg.max_epochs 60' instead"]),
         (["epoch_1.pth"], ["continues the run in work_dir", "write load_from epoch_1.pth"]),
         (["model.type", "agreid_plugin.VTD"], ["'agreid_plugin.VTD' unknown (did you mean agreid_plugin.VDT?)"]),
-        (["optim_wrapper.optimizer.lrr", "1"], ["SGD has no argument 'lrr' (did you mean lr?)"]),
+        (
+            ["optim_wrapper.optimizer.lrr", "1"],
+            ["optim_wrapper.optimizer: argument of SGD 'lrr' unknown (did you mean lr?)"],
+        ),
         (["train_dataloader.dataset.name", "CRGO"], ["'CRGO' unknown (did you mean CARGO?)"]),
         (["train_dataloader.dataset.data_root", "nowhere"], ["nowhere"]),
         (["train_dataloader", "None"], ["has no train_dataloader"]),
         (["test_cfg", "None"], ["test_dataloader, test_cfg, and test_evaluator should be either all None"]),
         (["images.x", "1"], ["command line: images.x 1 does not fit"]),
-        (["param_scheduler", "{'type': 'LinearLR', 'begn': 1}"], ["begn"]),
+        (["param_scheduler", "{'type': 'LinearLR', 'begn': 1}"], ["'begn' unknown (did you mean begin?)"]),
     ],
 )
 def test_what_is_wrong_is_one_line(fastreid_command, tiny_py, tmp_path, change, words):
@@ -221,7 +224,9 @@ def test_options_that_no_metric_heeds_are_refused(fastreid_command, tiny_py, tmp
 
 def test_protocols_of_another_dataset_are_refused(fastreid_command, tiny_py, tmp_path):
     evaluate = ["eval", "--protocols", "A2G", "--config", tiny_py, "--output", tmp_path / "eval"]
-    outcome = fastreid_command(*evaluate, "test_dataloader.dataset.type", "mmengine.BaseDataset")
+    outcome = fastreid_command(
+        *evaluate, "test_dataloader.dataset", "{'_delete_': True, 'type': 'mmengine.dataset.BaseDataset'}"
+    )
     assert_one_line(outcome, "--protocols needs agreid_plugin.ReIDDataset in test_dataloader: add it, or leave")
 
 
