@@ -10,15 +10,15 @@ from agreid_plugin.cli import arguments
 from agreid_plugin.errors import InputError, require_known
 
 EXAMPLES = """examples:
-  fastreid ablate projects/ViSA/ablation.yml --dry-run            what would be trained, and how long it takes
+  fastreid ablate projects/ViSA/ablation.yml --dry-run            what would be trained
   fastreid ablate projects/ViSA/ablation.yml                      train what is not done yet, then write the table
   fastreid ablate projects/ViSA/ablation.yml --output runs/visa   the same elsewhere
-  fastreid ablate projects/ViSA/ablation.yml --table-only         the table of what is done, other columns perhaps
+  fastreid ablate projects/ViSA/ablation.yml --table-only         the table of what is done
 
 the file:
-  config: agsynth.yml                        beside this file; a row may name its own
+  config: agsynth.yml                        beside this file, of either host; a row may name its own
   seeds: [0, 1, 2]
-  protocols: [ALL, A2G]                      columns of the table (default: all of the dataset's)
+  protocols: [ALL, A2G]                      columns of the table (default: those of the configurations)
   metrics: [Rank-1, mAP]                     (default)
   rows:                                      the first is what the others are compared with
     VDT: {config: ../VDT/agsynth.yml}
@@ -52,16 +52,16 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 def _ablate(args: argparse.Namespace) -> None:
     path = Path(args.file)
     content = read_grid(path)
-    from agreid_plugin.hosts.fastreid import ablate
+    from agreid_plugin.engine import ablation
 
-    grid = ablate.plan(path, content, args.output)
-    lines = ablate.table(grid) if args.table_only else ablate.run(grid, dry_run=args.dry_run)
+    grid = ablation.plan(path, content, args.output)
+    lines = ablation.table(grid) if args.table_only else ablation.run(grid, dry_run=args.dry_run)
     for line in lines:
         print(line, flush=True)
 
 
 def read_grid(path: Path) -> dict[str, Any]:
-    """Read the file of a grid and check its form; what its settings mean, the host tells.
+    """Read the file of a grid and check its form; the hosts check what its settings mean.
 
     Raises:
         InputError: the file is missing or no such mapping, or one of its keys is unknown or of the wrong kind.

@@ -12,8 +12,8 @@ from fuzz_cases import damaged_json, damaged_yaml
 from fuzz_targets import Target
 
 from agreid_plugin.cli.ablate import read_grid
-from agreid_plugin.hosts.fastreid import ablate
-from agreid_plugin.hosts.fastreid.ablation_runs import RECORD
+from agreid_plugin.engine import ablation
+from agreid_plugin.engine.ablation import RECORD
 from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.mmengine.config import loading as of_mmengine
@@ -70,14 +70,14 @@ def _grid(folder: Path) -> Path:
 
 
 def _read_grid(file: Path) -> None:
-    grid = ablate.plan(file, read_grid(file), str(file.parent / "runs"))
+    grid = ablation.plan(file, read_grid(file), str(file.parent / "runs"))
     assert all(run.folder.resolve().is_relative_to(file.parent / "runs") for run in grid.runs)
 
 
 def _record(folder: Path) -> Path:
     """Write what is kept of a run that was trained."""
     grid = _grid(folder)
-    run = ablate.plan(grid, read_grid(grid), str(folder / "runs")).runs[0]
+    run = ablation.plan(grid, read_grid(grid), str(folder / "runs")).runs[0]
     run.folder.mkdir(parents=True)
     run.keep(finished=True, seconds=3.0)
     return run.folder / RECORD
@@ -85,8 +85,8 @@ def _record(folder: Path) -> Path:
 
 def _read_record(file: Path) -> None:
     grid = file.parents[3] / "grid.yml"
-    for run in ablate.plan(grid, read_grid(grid), str(file.parents[2])).runs:
-        assert run.state in ("to train", "to continue", "to evaluate", "done")
+    for run in ablation.plan(grid, read_grid(grid), str(file.parents[2])).runs:
+        assert run.state() in ("to train", "to continue", "to evaluate", "done")
 
 
 def _inherited(folder: Path) -> Path:

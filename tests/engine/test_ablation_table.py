@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from agreid_plugin.engine.ablation_table import compute_cells, write_picture, write_tables
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import Metrics, PerQuery
 from agreid_plugin.evaluation.metrics import compute_means
-from agreid_plugin.hosts.fastreid.ablation_table import cells, write_picture, write_tables
 
 
 def made_up(first: list[int], views: str = "") -> Metrics:
@@ -31,7 +31,7 @@ def test_significance_of_clear_cases(tmp_path):
         "even": {0: {"CARGO/A2G": made_up(always)}, 1: {"CARGO/A2G": made_up(never)}},
         "chance": {seed: {"CARGO/A2G": made_up(other_half)} for seed in (0, 1)},
     }
-    found = {name: cells(row, rows["first"], "CARGO/A2G", ["Rank-1"])[0] for name, row in rows.items()}
+    found = {name: compute_cells(row, rows["first"], "CARGO/A2G", ["Rank-1"])[0] for name, row in rows.items()}
     assert {name: str(cell) for name, cell in found.items()} == {
         "first": "50.00 ± 0.00",
         "better": "100.00 ± 0.00*",
@@ -65,5 +65,5 @@ def test_runs_with_other_queries_are_refused_by_name(tmp_path):
 
 def test_given_and_predicted_views_are_shown_but_not_tested():
     rows = [{0: {"CARGO/A2G": made_up([rank] * 80, views)}} for rank, views in ((1, "given"), (2, "predicted"))]
-    (cell,) = cells(rows[1], rows[0], "CARGO/A2G", ["Rank-1"])
+    (cell,) = compute_cells(rows[1], rows[0], "CARGO/A2G", ["Rank-1"])
     assert (str(cell), cell.p) == ("0.00", None)

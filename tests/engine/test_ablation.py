@@ -16,12 +16,12 @@ import yaml
 from conftest import ROOT, assert_one_line
 from PIL import Image
 from small_fastreid import VISA, write_tiny
+from small_mmengine_config import write_config as write_py
 
 from agreid_plugin.cli.ablate import read_grid
-from agreid_plugin.engine.processes import in_process
-from agreid_plugin.hosts.fastreid import ablate
-from agreid_plugin.hosts.fastreid.ablate import command_arguments, plan, run
-from agreid_plugin.hosts.fastreid.ablation_time import probe
+from agreid_plugin.engine import ablation
+from agreid_plugin.engine.ablation import plan, run
+from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.synth import make_agsynth
 from agreid_plugin.trust import OPTION, trust
 
@@ -74,7 +74,7 @@ def ctrl_c_in_seed_1() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ablate, "COMMAND", (sys.executable, str(ROOT / "tests" / "ctrl_c_early.py")))
+            patch.setattr(ablation, "COMMAND", (sys.executable, str(ROOT / "tests" / "helpers" / "ctrl_c_early.py")))
             yield
     finally:
         signal.signal(signal.SIGINT, before)
@@ -104,15 +104,14 @@ def test_an_interrupted_grid_goes_on(interrupted, finished):
     assert "1 done, 3 to do" in finished[1]
     assert "ViSA: seed 0 done, seed 1 to continue" in finished[1]
     assert "resumed from" in (out / "visa" / "seed1" / "stdout.txt").read_text()
-    assert "time left: about" in finished[1]
-    assert "from finished runs of 1 rows and 5 timed steps of 1 rows times their iterations" in finished[1]
+    assert "1 done, 3 to do, about 0:0" in finished[1]
     assert "[4/4] plain queries, seed 1: done in" in finished[1]
     assert (out / "visa" / "seed0" / "results.json").stat().st_mtime_ns == written
     for row, seed in CELLS:
         record = json.loads((out / row / f"seed{seed}" / "ablation_run.json").read_text())
         assert (record["seed"], record["finished"]) == (seed, True)
         assert record["overrides"] == ([] if row == "visa" else ["MODEL.VISA.ETGM", "False"])
-        assert (out / row / f"seed{seed}" / "features.npz").exists()
+        assert (out / row / f"seed{seed}" / "eval" / "results.json").exists()
 
 
 def test_the_table_by_hand(finished):
@@ -134,42 +133,76 @@ def test_the_table_by_hand(finished):
     assert "paired bootstrap over query identities" in text
 
 
-def test_other_columns_need_no_model(finished, tmp_path, fastreid_command):
+def test_other_columns_of_what_was_evaluated_need_no_model(finished, tmp_path, fastreid_command):
     path, _ = finished
     shutil.copytree(path.parent, tmp_path / "copy")
-    copy = write_grid(tmp_path / "copy", protocols=["G2A"], metrics=["mINP"])
+    copy = write_grid(tmp_path / "copy", protocols=["A2G"], metrics=["mINP"])
     for weights in (tmp_path / "copy").rglob("*.pth"):
         weights.unlink()
-    from_results = fastreid_command("ablate", copy, "--table-only")
-    assert from_results.code == 0, from_results.err
-    for folder in (tmp_path / "copy").rglob("eval"):
-        shutil.rmtree(folder)
-    from_features = fastreid_command("ablate", copy, "--table-only")
-    assert from_features.out == from_results.out
-    assert "CARGO/G2A mINP" in from_features.out
+    outcome = fastreid_command("ablate", copy, "--table-only")
+    assert outcome.code == 0, outcome.err
+    assert "CARGO/A2G mINP" in outcome.out
     shutil.rmtree(tmp_path / "copy" / "out" / "visa" / "seed1")
     assert "not done: ViSA, seed 1" in fastreid_command("ablate", copy, "--table-only").out
     write_grid(tmp_path / "copy", protocols=[])
-    assert "CARGO/AG-cross mAP" in fastreid_command("ablate", copy, "--table-only").out
+    assert "CARGO/ALL mAP" in fastreid_command("ablate", copy, "--table-only").out
 
 
-def test_timing_a_row_needs_no_first_stage_and_ends_its_data_workers(interrupted):
-    path, _ = interrupted
-    small = {"INPUT.SIZE_TRAIN": [32, 16], "INPUT.SIZE_TEST": [32, 16], "SOLVER.IMS_PER_BATCH": 8}
-    row = {"config": str(ROOT / "projects" / "CLIP-ReID" / "agsynth.yml"), "DATASETS.ROOT": str(path.parent / "data")}
-    grid = write_grid(path.parent, rows={"CLIP-ReID": row | small}, name="clip_reid.yml")
-    timed = plan(grid, read_grid(grid), str(path.parent / "elsewhere")).runs[0]
-    assert timed.load().DATALOADER.NUM_WORKERS == 1
-    assert in_process(probe, timed, False) > 0  # a worker that stays would never let it end
+def test_a_column_that_was_not_evaluated_costs_an_evaluation(finished, tmp_path, fastreid_command):
+    path, _ = finished
+    shutil.copytree(path.parent, tmp_path / "copy")
+    copy = write_grid(tmp_path / "copy", protocols=["G2A"], rows={"ViSA": {}}, seeds=[0])
+    trained = (tmp_path / "copy" / "out" / "visa" / "seed0" / "results.json").stat().st_mtime_ns
+    assert_one_line(fastreid_command("ablate", copy, "--table-only"), "no run is done in")
+    outcome = fastreid_command("ablate", copy)
+    assert outcome.code == 0, outcome.err
+    assert "ViSA: seed 0 to evaluate" in outcome.out
+    assert "CARGO/G2A mAP" in outcome.out
+    assert (tmp_path / "copy" / "out" / "visa" / "seed0" / "results.json").stat().st_mtime_ns == trained
 
 
-@pytest.mark.parametrize("command", ["train", "eval"])
-def test_what_the_grid_may_trust_its_runs_may(grid_file, command):
+@pytest.mark.both_hosts
+def test_a_grid_of_mmengine(interrupted, tmp_path, fastreid_command):
+    """Rows of a configuration for mmengine, and a row of fast-reid beside them."""
+    data = interrupted[0].parent / "data"
+    write_py(tmp_path / "tiny.py", data)
+    write_config(tmp_path, data)
+    short = {"config": "tiny.yml", "SOLVER.MAX_EPOCH": 1}
+    rows = {"VDT": {}, "AdamW": {"optim_wrapper.optimizer.type": "AdamW"}, "ViSA": short}
+    ids = {"model.num_ids": 4}
+    rows = {name: row if "config" in row else row | ids for name, row in rows.items()}
+    grid = write_grid(tmp_path, config="tiny.py", seeds=[3], protocols=["A2G"], rows=rows)
+    outcome = fastreid_command("ablate", grid)
+    assert outcome.code == 0, outcome.err
+    assert "[3/3] ViSA, seed 3: done in" in outcome.out
+    assert json.loads((tmp_path / "out" / "vdt" / "seed3" / "run_card.json").read_text())["seed"] == 3
+    assert [row["row"] for row in read_csv(grid)] == list(rows)
+    for name in ("vdt", "adamw", "visa"):
+        results = json.loads((tmp_path / "out" / name / "seed3" / "eval" / "results.json").read_text())
+        assert f"{results['CARGO']['A2G']['mAP']:.2f}" in outcome.out
+    assert "3 done, 0 to do" in fastreid_command("ablate", grid).out
+
+    for wrong, words in (
+        ({"optim_wrapper.optimizer.lrr": 1}, ["row 'a'", "did you mean lr?"]),
+        ({"work_dir": "elsewhere"}, ["row 'a' sets work_dir, which comes from output of the file"]),
+        ({"test_dataloader": None}, ["row 'a'", "no test_dataloader"]),
+    ):
+        file = write_grid(tmp_path, "wrong.yml", config="tiny.py", rows={"a": wrong})
+        assert_one_line(fastreid_command("ablate", file), "wrong.yml", *words)
+    rows = {"VDT": {"optim_wrapper.optimizer.lr": 0.5, **ids}}
+    changed = write_grid(tmp_path, config="tiny.py", seeds=[3], rows=rows)
+    assert_one_line(
+        fastreid_command("ablate", changed), "was made with optim_wrapper.optimizer.lr 0.05", "asks for 0.5"
+    )
+
+
+@pytest.mark.parametrize("verb", ["train", "eval"])
+def test_what_the_grid_may_trust_its_runs_may(grid_file, verb):
     first = plan(grid_file, read_grid(grid_file)).runs[0]
-    assert OPTION not in command_arguments(command, first)
+    assert OPTION not in first.command(verb)
     trust(True)
     try:
-        options = command_arguments(command, first)
+        options = first.command(verb)
     finally:
         trust(False)
     assert options.index(OPTION) < options.index("--")
@@ -192,20 +225,12 @@ def test_a_failing_run_stops_the_grid_and_what_is_done_stays(finished, tmp_path,
     rows = {"ViSA": {}, "frozen": {"SOLVER.BASE_LR": 0.0}, "plain queries": {"MODEL.VISA.ETGM": False}}
     copy = write_grid(tmp_path / "copy", rows=rows)
     outcome = fastreid_command("ablate", copy)
-    assert_one_line(outcome, "frozen, seed 0: training failed with code 2", "the learning rate is 0", "stdout.txt")
+    assert_one_line(outcome, "frozen, seed 0: train failed with code 2", "the learning rate is 0", "stdout.txt")
     assert "4 done, 2 to do" in outcome.out
     assert not (tmp_path / "copy" / "out" / "frozen" / "seed1").exists()
     table = fastreid_command("ablate", copy, "--table-only").out
     assert "frozen, seed 0; frozen, seed 1" in table
     assert "plain queries" in table
-
-
-def test_a_row_that_cannot_be_built_is_found_before_training(finished, tmp_path, fastreid_command):
-    path, _ = finished
-    write_config(tmp_path, path.parent / "data")
-    grid = write_grid(tmp_path, rows={"ViSA": {}, "wide": {"MODEL.VISA.NEIGHBORS": 99}})
-    assert_one_line(fastreid_command("ablate", grid), "row 'wide'", "neighbors=99")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -250,20 +275,19 @@ def test_a_dry_run_makes_nothing(grid_file, fastreid_command):
     outcome = fastreid_command("ablate", grid_file, "--dry-run", "--output", grid_file.parent / "other")
     assert outcome.code == 0, outcome.err
     assert "0 done, 4 to do" in outcome.out
-    assert "not known, as no training step can be timed" in outcome.out
     assert not (grid_file.parent / "other").exists()
 
 
 def test_a_run_with_a_checkpoint_is_continued(grid_file):
     first = plan(grid_file, read_grid(grid_file)).runs[0]
-    assert first.state == "to train"
+    assert first.state() == "to train"
     first.folder.mkdir(parents=True)
     first.keep(finished=False)
     (first.folder / "last_checkpoint").write_text("model_0000.pth")
     (first.folder / "results.json").write_text("{}")  # of an earlier epoch
-    assert first.state == "to continue"
+    assert first.state() == "to continue"
     first.keep(finished=True)
-    assert first.state == "to evaluate"
+    assert first.state() == "to evaluate"
 
 
 def test_the_leaderboard_trains_every_method_on_one_budget():
@@ -271,13 +295,13 @@ def test_the_leaderboard_trains_every_method_on_one_budget():
     grid = plan(path, read_grid(path), "nowhere")
     assert len(grid.runs) == 7 * 3
     for key in ("SOLVER.MAX_EPOCH", "SOLVER.IMS_PER_BATCH", "SOLVER.OPT", "SOLVER.BASE_LR", "INPUT.SIZE_TRAIN"):
-        assert len({str(attrgetter(key)(each.load())) for each in grid.runs}) == 1, key
+        assert len({str(attrgetter(key)(load_config(each.config, each.overrides))) for each in grid.runs}) == 1, key
 
 
 def test_the_recipe_of_this_project_is_sound():
     path = ROOT / "projects" / "ViSA" / "ablation.yml"
     grid = plan(path, read_grid(path), "nowhere")
     assert len(grid.runs) == 8 * 3
-    settings = [json.dumps(each.settings(), sort_keys=True) for each in grid.runs]
+    settings = [json.dumps(each.settings, sort_keys=True) for each in grid.runs]
     assert len(set(settings)) == len(settings)
     assert grid.protocols == ("CARGO/ALL", "CARGO/A2G", "CARGO/G2A", "CARGO/AG-both", "CARGO/AG-cross")

@@ -1,4 +1,4 @@
-"""The table of a grid and its picture.
+"""Table of a grid of runs: mean and spread over seeds, significance against the first row, and a picture.
 
 Shapes: N queries that have a match, of each seed.
 """
@@ -6,7 +6,7 @@ Shapes: N queries that have a match, of each seed.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,30 +18,12 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import Metrics, PerQuery, compare, require_comparable
 from agreid_plugin.evaluation.confidence import DRAWS, SIGNIFICANT
 from agreid_plugin.evaluation.metrics import format_views
-from agreid_plugin.hosts.fastreid.ablation_runs import Grid
 from agreid_plugin.visualize.charts import draw_grid
 
 PICTURE = "ablation.png"
 
 Row = Mapping[int, Mapping[str, Metrics]]
 """Seed -> protocol's full name -> its numbers."""
-
-
-def table(grid: Grid) -> Iterator[str]:
-    """Write the table of the runs that are done; yields it."""
-    rows: dict[str, dict] = {}
-    for run in grid.runs:
-        if run.done:
-            rows.setdefault(run.row, {})[run.seed] = run.metrics(grid.protocols)
-    if not rows:
-        raise InputError(f"no run is done in {grid.folder}: leave out --table-only to train")
-    missing = [str(run) for run in grid.runs if not run.done]
-    if missing:
-        yield f"not in the table, as they are not done: {'; '.join(missing)}"
-    every = [metrics for seeds in rows.values() for metrics in seeds.values()]
-    protocols = grid.protocols or [name for name in every[0] if all(name in metrics for metrics in every)]
-    yield write_tables(grid.folder, rows, protocols, grid.metrics)
-    yield write_picture(grid.folder, rows, protocols, grid.metrics)
 
 
 @dataclass(frozen=True)
@@ -57,7 +39,7 @@ class Cell:
         return f"{self.mean:.2f}{spread}{'*' if self.p is not None and self.p < SIGNIFICANT else ''}"
 
 
-def cells(row: Row, first: Row, protocol: str, numbers: Sequence[str]) -> list[Cell]:
+def compute_cells(row: Row, first: Row, protocol: str, numbers: Sequence[str]) -> list[Cell]:
     """Return numbers of a row under one protocol.
 
     The p-values are those of `compare`, the seeds that both rows have side by side: a draw of an identity takes its
@@ -66,7 +48,7 @@ def cells(row: Row, first: Row, protocol: str, numbers: Sequence[str]) -> list[C
     common = [seed for seed in row if seed in first]
     p_values: dict[str, float] = {}
     if row is not first and common:
-        pair = [_pooled([each[seed][protocol] for seed in common]) for each in (first, row)]
+        pair = [_pool([each[seed][protocol] for seed in common]) for each in (first, row)]
         if "" in (pair[0].views, pair[1].views) or pair[0].views == pair[1].views:
             p_values = {name: difference.p for name, difference in compare(*pair).items()}
     values = {name: [metrics[protocol][name] for metrics in row.values()] for name in numbers}
@@ -74,7 +56,7 @@ def cells(row: Row, first: Row, protocol: str, numbers: Sequence[str]) -> list[C
     return [Cell(mean(each), spreads[name], p_values.get(name)) for name, each in values.items()]
 
 
-def _pooled(seeds: Sequence[Metrics]) -> Metrics:
+def _pool(seeds: Sequence[Metrics]) -> Metrics:
     """Return one evaluation that holds the single queries of several, (seeds x N,)."""
     missing = next((entry.protocol for entry in seeds if entry.per_query is None), None)
     if missing:
@@ -92,41 +74,41 @@ def write_tables(folder: Path, rows: Mapping[str, Row], protocols: Sequence[str]
         rows: the rows by name, the one that others are compared with first.
         protocols: full names of the protocols.
         numbers: which of `NUMBERS`.
+
+    Raises:
+        InputError: runs that were asked other queries, by name; their views may differ, as every row has its own.
     """
-    _require_same_queries(rows, protocols)
+    for each in protocols:
+        runs = {f"{name}, seed {seed}": row[seed][each] for name, row in rows.items() for seed in row}
+        require_comparable({name: replace(metrics, views="") for name, metrics in runs.items()})
     first_name, first = next(iter(rows.items()))
+    head = ["row", "seeds", "views", "distance"]
     columns = [f"{protocol} {number}" for protocol in protocols for number in numbers]
-    about = {name: [name, len(row), *_about(row, protocols[0])] for name, row in rows.items()}
-    found = {
-        name: [cell for protocol in protocols for cell in cells(row, first, protocol, numbers)]
+    about = {name: [name, len(row), *_describe_row(row, protocols[0])] for name, row in rows.items()}
+    cells = {
+        name: [cell for each in protocols for cell in compute_cells(row, first, each, numbers)]
         for name, row in rows.items()
     }
-    head = ["row", "seeds", "views", "distance"]
-    shown = [[*about[name], *map(str, found[name])] for name in rows]
-    text = tabulate(shown, [*head, *columns], tablefmt="github", disable_numparse=True)
+    lines = [[*about[name], *map(str, cells[name])] for name in rows]
+    text = tabulate(lines, [*head, *columns], tablefmt="github", disable_numparse=True)
     text = f"{text}\n\n{_caption(first_name, first, protocols)}\n"
     (folder / "ablation.md").write_text(text, encoding="utf-8")
     with (folder / "ablation.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*head, *(f"{column} {part}" for column in columns for part in ("mean", "spread", "p"))])
         for name in rows:
-            writer.writerow([*about[name], *(v for cell in found[name] for v in (cell.mean, cell.spread, cell.p))])
+            writer.writerow([*about[name], *(v for cell in cells[name] for v in (cell.mean, cell.spread, cell.p))])
     return text
 
 
 def write_picture(folder: Path, rows: Mapping[str, Row], protocols: Sequence[str], numbers: Sequence[str]) -> str:
     """Draw ablation.png, the seeds of every row beside each other; returns where it is, or why there is none.
 
-    Args:
-        folder: where to.
-        rows: the rows by name.
-        protocols: full names of the protocols.
-        numbers: which of `NUMBERS`.
+    The arguments are those of `write_tables`.
     """
     values = {
         name: {
-            protocol: {number: [metrics[protocol][number] for metrics in row.values()] for number in numbers}
-            for protocol in protocols
+            each: {number: [seed[each][number] for seed in row.values()] for number in numbers} for each in protocols
         }
         for name, row in rows.items()
     }
@@ -135,19 +117,12 @@ def write_picture(folder: Path, rows: Mapping[str, Row], protocols: Sequence[str
         picture = draw_grid(values, folder.name, f"dots: seeds {', '.join(map(str, seeds))}; bars: their means")
     except InputError as error:  # no matplotlib: the tables are there all the same
         return f"no picture of it: {error}"
-    path = folder / PICTURE
-    picture.save(path)
-    return f"drawn in {path}"
+    picture.save(folder / PICTURE)
+    return f"drawn in {folder / PICTURE}"
 
 
-def _require_same_queries(rows: Mapping[str, Row], protocols: Sequence[str]) -> None:
-    """Refuse runs that were asked other queries, by name; their views may differ, as every row tells its own."""
-    for protocol in protocols:
-        runs = {f"{name}, seed {seed}": row[seed][protocol] for name, row in rows.items() for seed in row}
-        require_comparable({name: replace(metrics, views="") for name, metrics in runs.items()})
-
-
-def _about(row: Row, protocol: str) -> list[str]:
+def _describe_row(row: Row, protocol: str) -> list[str]:
+    """Return how a row's views are known and its features compared."""
     entries = [metrics[protocol] for metrics in row.values()]
     views = {format_views(entry.views) for entry in entries}
     return [" / ".join(sorted(views)), " / ".join(sorted({entry.distance for entry in entries}))]
