@@ -10,7 +10,7 @@ from typing import Any
 
 from agreid_plugin.errors import InputError, first_line
 
-KEY = "CUSTOM_IMPORTS"
+IMPORTS = "CUSTOM_IMPORTS"
 
 
 def resolve_imports(value: Any, folder: Path, where: str) -> list[str]:
@@ -22,7 +22,7 @@ def resolve_imports(value: Any, folder: Path, where: str) -> list[str]:
         where: what messages call the place that says it.
     """
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each for each in value):
-        raise InputError(f"{where}: {KEY} takes a list of modules or .py files, as [my_losses.py], got {value!r}")
+        raise InputError(f"{where}: {IMPORTS} takes a list of modules or .py files, as [my_losses.py], got {value!r}")
     return [str((folder / Path(each).expanduser()).resolve()) if each.endswith(".py") else each for each in value]
 
 
@@ -41,20 +41,20 @@ def import_all(names: Iterable[str]) -> None:
 
 def _import_file(path: Path) -> None:
     if not path.is_file():
-        raise InputError(f"{KEY}: {path} does not exist")
+        raise InputError(f"{IMPORTS}: {path} does not exist")
     folder = str(path.parent)
     if folder not in sys.path:  # data workers find the module there, too; at the end, where it hides no other
         sys.path.append(folder)
         importlib.invalidate_caches()
     found = _import(path.stem, str(path))
     if Path(getattr(found, "__file__", None) or "").resolve() != path:
-        raise InputError(f"{KEY}: {path} has the name of another module, {path.stem}: rename the file")
+        raise InputError(f"{IMPORTS}: {path} has the name of another module, {path.stem}: rename the file")
 
 
 def _import(module: str, name: str) -> Any:
     try:
         return importlib.import_module(module)
     except InputError as error:
-        raise InputError(f"{KEY}: {name}: {error}") from None
+        raise InputError(f"{IMPORTS}: {name}: {error}") from None
     except Exception as error:  # whatever a module raises when it runs
-        raise InputError(f"{KEY}: {name} does not import: {type(error).__name__}: {first_line(error)}") from error
+        raise InputError(f"{IMPORTS}: {name} does not import: {type(error).__name__}: {first_line(error)}") from error

@@ -20,8 +20,7 @@ from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.engine.overrides import literal, pairs
 from agreid_plugin.errors import InputError, MissingInputError, did_you_mean
 from agreid_plugin.host import host_of
-from agreid_plugin.hosts.fastreid.config.custom_imports import KEY as IMPORTS
-from agreid_plugin.hosts.fastreid.config.custom_imports import import_all, resolve_imports
+from agreid_plugin.hosts.fastreid.config.custom_imports import IMPORTS, import_all, resolve_imports
 from agreid_plugin.hosts.fastreid.config.values import coerced
 
 BASE_KEY = "_BASE_"

@@ -14,7 +14,7 @@ from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.engine.steps import Step, taken_again
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config import checks
-from agreid_plugin.hosts.fastreid.config.custom_imports import KEY
+from agreid_plugin.hosts.fastreid.config.custom_imports import IMPORTS
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data.batch_conversion import to_host
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
@@ -37,11 +37,11 @@ def _configured(step: Step, config_file: str | None):
         path = Path(folder) / "config.yml"
         path.write_text(step.config, encoding="utf-8")
         content = read_yaml(path)
-        imports = content.get(KEY) if isinstance(content, dict) else None
+        imports = content.get(IMPORTS) if isinstance(content, dict) else None
         if imports and not config_file:
             raise InputError(f"the step's run imports {imports}: name its configuration with --config to run them")
         cfg = load_config(config_file) if config_file else None
-        own = load_config(path, [KEY, "[]"])  # a file of numbers has no code run
+        own = load_config(path, [IMPORTS, "[]"])  # a file of numbers has no code run
     cfg = cfg or own
     cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or own.MODEL.HEADS.NUM_CLASSES
     cfg.MODEL.DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

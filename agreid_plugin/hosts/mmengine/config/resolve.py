@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from agreid_plugin.data.learned_attributes import to_rows
-from agreid_plugin.hosts.mmengine.models.build import Config, schema_of
+from agreid_plugin.hosts.mmengine.models.build import schema_of
 from agreid_plugin.hosts.mmengine.models.clip import spelled
 from agreid_plugin.nn.clip_weights import needs_quick_gelu
 
 PRETRAINED = "Pretrained"  # mmengine's initialization from a file
 
 
-def settled(model: Config) -> dict[str, Any]:
+def settled(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's configuration with the activation of CLIP's towers and the attributes of its dataset in it.
 
     A checkpoint tells neither, and where it is evaluated the pretrained weights and the training set may not be there
@@ -30,12 +31,12 @@ def settled(model: Config) -> dict[str, Any]:
     return known
 
 
-def without_pretrained(model: Config) -> dict[str, Any]:
+def without_pretrained(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's configuration, settled, that loads no pretrained weights: a checkpoint is to fill it."""
     return drop_pretrained(settled(model))
 
 
-def drop_pretrained(config: Config) -> dict[str, Any]:
+def drop_pretrained(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's configuration without the files that it starts from."""
     known = {name: drop_pretrained(value) if isinstance(value, dict) else value for name, value in config.items()}
     if "pretrained" in known:

@@ -50,7 +50,7 @@ class ReIDPreprocessor(BaseDataPreprocessor):
             raise InputError("the data loader gives no `inputs`: end the pipeline with agreid_plugin.Pack")
         images = data["inputs"]
         if not isinstance(images, Tensor):
-            images = _stacked([image for image in images if image is not None])
+            images = _stack([image for image in images if image is not None])
         return {**data, "inputs": None if images is None else self._normalized(images)}
 
     def _normalized(self, images: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class ReIDPreprocessor(BaseDataPreprocessor):
         return ((images.flip(1) if self.bgr_to_rgb else images).float() - self.mean) / self.std
 
 
-def _stacked(images: Sequence[Tensor]) -> Tensor | None:
+def _stack(images: Sequence[Tensor]) -> Tensor | None:
     sizes = {tuple(image.shape) for image in images}
     if len(sizes) > 1:
         raise InputError(f"images of a batch have different shapes, {sorted(sizes)}: resize them to one")
