@@ -3,7 +3,7 @@
 import torch
 from mmengine.registry import MODELS
 
-from agreid_plugin.hosts.mmengine.data.structures import PersonSample
+from agreid_plugin.hosts.mmengine.data.batches import PersonSample
 from agreid_plugin.nn.clip import tokenize
 from agreid_plugin.types import UNKNOWN, Batch
 

@@ -5,7 +5,6 @@ from importlib.metadata import entry_points
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config import loading  # noqa: F401 - importing them puts them there
 from agreid_plugin.hosts.fastreid.data import (  # noqa: F401 - importing them puts them there
-    agsynth,
     attributes,
     datasets,
     text,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import changed, load_config, use_cpu_without_gpu
 from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
-from agreid_plugin.hosts.fastreid.data.batch_conversion import to_host
+from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.hosts.fastreid.models.base import HostMethod

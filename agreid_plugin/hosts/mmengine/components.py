@@ -2,8 +2,8 @@
 
 from agreid_plugin.hosts.mmengine.config import dataset_checks  # noqa: F401 - importing them puts them there
 from agreid_plugin.hosts.mmengine.data import (  # noqa: F401 - importing them puts them there
+    batches,
     datasets,
-    preprocessor,
     samplers,
     transforms,
 )

@@ -18,8 +18,13 @@ from torch import Tensor
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
-from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, require_model, type_name
-from agreid_plugin.hosts.mmengine.config.resolve import without_pretrained
+from agreid_plugin.hosts.mmengine.config.loading import (
+    each_dict,
+    load_config,
+    require_model,
+    type_name,
+    without_pretrained,
+)
 from agreid_plugin.hosts.mmengine.data.transforms import ReadImage
 from agreid_plugin.hosts.mmengine.engine.run_card import plain
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel

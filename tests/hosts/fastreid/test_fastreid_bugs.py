@@ -16,7 +16,7 @@ from PIL import Image
 
 from agreid_plugin.data.images import read_image
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.hosts.fastreid.data.batch_conversion import host_collate
+from agreid_plugin.hosts.fastreid.data.batches import host_collate
 from agreid_plugin.hosts.fastreid.data.datasets import load_dataset
 from agreid_plugin.hosts.fastreid.data.loaders import ReIDDataset, build_sampler, build_test_loader
 from agreid_plugin.types import Record

@@ -10,7 +10,7 @@ from small_mmengine import BACKBONES, CLIP, IDENTITIES, PIDS, RESNET, VIF, batch
 
 from agreid_plugin import losses
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.data.batch_conversion import to_batch
+from agreid_plugin.hosts.mmengine.data.batches import to_batch
 from agreid_plugin.hosts.mmengine.models.losses import IdentityLoss
 from agreid_plugin.types import UNKNOWN, View
 

@@ -1,7 +1,8 @@
-"""What a configuration builds, told before anything is trained: nothing is written, nothing is downloaded."""
+"""Explanation of a configuration: data, model, losses, optimizer, parameters and operations."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,18 +11,17 @@ from typing import Any
 
 import torch
 from fastreid.modeling import build_model
-from torch import nn
+from fastreid.modeling.backbones import BACKBONE_REGISTRY
+from fastreid.modeling.heads import REID_HEADS_REGISTRY
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+from fastreid.utils.registry import Registry
+from torch import Tensor, nn
 
 from agreid_plugin.data.protocols import protocol, select
-from agreid_plugin.engine.model_rows import Row, own_loss_rows, size_rows, times
+from agreid_plugin.engine.catalog import owner_of
+from agreid_plugin.engine.model_rows import Row, counting, gigaflops, own_loss_rows, size_rows, times
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.hosts.fastreid.commands.explain_model import (
-    loss_rows,
-    model_rows,
-    operations,
-)
-from agreid_plugin.hosts.fastreid.commands.explain_solver import solver_text
-from agreid_plugin.hosts.fastreid.config import batches, checks, feature_width
+from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.attributes import NONE, with_attributes
@@ -29,7 +29,147 @@ from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, dataset_root,
 from agreid_plugin.hosts.fastreid.data.text import learned_items
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.evaluator import test_sets
+from agreid_plugin.hosts.fastreid.engine.solver import warmup_iterations, warmup_note
+from agreid_plugin.hosts.fastreid.models.base import HostMethod
+from agreid_plugin.hosts.fastreid.models.losses import HOST_LOSSES, KEYS, LOSSES
+from agreid_plugin.nn.clip import ImageTower, TextTower
+from agreid_plugin.nn.vit import SIZES, VisionTransformer
 from agreid_plugin.types import View
+
+
+def model_rows(cfg, model: nn.Module, classes: int) -> Iterator[Row]:
+    """Tell the architecture, the backbone and its towers, and the heads."""
+    yield "architecture", _named(META_ARCH_REGISTRY, cfg.MODEL.META_ARCHITECTURE)
+    backbone = _named(BACKBONE_REGISTRY, cfg.MODEL.BACKBONE.NAME)
+    towers = {"ViT": (VisionTransformer, _vit), "image tower": (ImageTower, _image), "text tower": (TextTower, _text)}
+    found = {
+        name: describe(cfg, module)
+        for module in model.modules()
+        for name, (kind, describe) in towers.items()
+        if isinstance(module, kind)
+    }
+    yield "backbone", backbone if found else f"{backbone}, depth {cfg.MODEL.BACKBONE.DEPTH}"
+    yield from found.items()
+    known = f"{classes:,} classes" if classes else "a class for each identity of the training sets, which are not there"
+    yield "heads", f"{_named(REID_HEADS_REGISTRY, cfg.MODEL.HEADS.NAME)}, {known}"
+
+
+def _named(registry: Registry, name: str) -> str:
+    return f"{name} ({owner_of(registry.get(name))})"
+
+
+def _vit(cfg, vit: VisionTransformer) -> str:
+    heads, convolution = vit.blocks[0].attn.heads, vit.patch_embed.proj
+    size = SIZES[cfg.MODEL.BACKBONE.DEPTH]
+    known = (vit.width, vit.depth, heads) == (size.width, size.depth, size.heads)
+    name = cfg.MODEL.BACKBONE.DEPTH if known else "of its own size"
+    tokens = ["1 class", *([f"{vit.extra_tokens} view"] if vit.extra_tokens else []), f"{vit.num_patches} patches"]
+    return (
+        f"{name}: width {vit.width}, {vit.depth} blocks, {heads} heads; patch {convolution.kernel_size[0]}, "
+        f"stride {times(convolution.stride)}, grid {times(vit.grid)} = {vit.num_patches} patches of "
+        f"{times(vit.image_size)}; {1 + vit.extra_tokens + vit.num_patches} tokens ({' + '.join(tokens)})"
+    )
+
+
+def _image(cfg, tower: ImageTower) -> str:
+    convolution, heads = tower.visual.conv1, tower.blocks[0].attn.num_heads
+    return (
+        f"{cfg.MODEL.CLIP.NAME}: width {tower.width}, {tower.depth} blocks, {heads} heads; patch "
+        f"{convolution.kernel_size[0]}, stride {times(convolution.stride)}, grid {times(tower.grid)} = "
+        f"{tower.num_patches} patches of {times(tower.image_size)}; projected to {tower.embed_dim}"
+    )
+
+
+def _text(cfg, tower: TextTower) -> str:
+    learns = any(parameter.requires_grad for parameter in tower.parameters())
+    heads = tower.blocks[0].attn.num_heads
+    shape = f"width {tower.width}, {tower.depth} blocks, {heads} heads"
+    return f"{cfg.MODEL.CLIP.NAME}: {shape}; up to {tower.length} tokens, {'learns' if learns else 'frozen'}"
+
+
+def loss_rows(cfg, model: nn.Module) -> Iterator[Row]:
+    """Tell the losses of `MODEL.LOSSES.NAME`; of the host's own in its architectures not the keys that we add."""
+    ours, added = isinstance(model, HostMethod), {key.path for key in KEYS}
+    for name in cfg.MODEL.LOSSES.NAME:
+        node, group = cfg.MODEL.LOSSES[LOSSES[name].node], f"MODEL.LOSSES.{LOSSES[name].node}"
+        read = {key: node[key] for key in node if ours or name not in HOST_LOSSES or f"{group}.{key}" not in added}
+        weight = read.pop("SCALE", 1.0)
+        yield name, ", ".join([f"weight {weight:g}", *(f"{key} {value}" for key, value in read.items())])
+
+
+@torch.no_grad()
+def operations(model: nn.Module, image: Tensor) -> dict[str, float]:
+    """Return the GFLOPs of one test image (1, 3, H, W), by module and in all."""
+    label = torch.zeros(1, dtype=torch.long)
+    inputs = {"images": image, "views": label, "platforms": label}
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    nn.ParameterList(learning).requires_grad_(False)  # the counter stumbles over views of those that learn
+    with counting() as counter:
+        model(inputs)
+    nn.ParameterList(learning).requires_grad_(True)
+    return gigaflops(counter)
+
+
+def solver_text(cfg, iterations: int) -> str:
+    """Tell how a configuration learns, in one line.
+
+    Args:
+        cfg: the configuration.
+        iterations: of an epoch; 0 if nobody knows, as without the training set.
+    """
+    solver = cfg.SOLVER
+    extras = {"mixed precision": solver.AMP, "gradients clipped": solver.CLIP_GRADIENTS}
+    told = [
+        f"{solver.MAX_EPOCH} epochs{f' of {iterations} iterations' if iterations else ''}",
+        f"lr {solver.BASE_LR:g} to {_last_rate(cfg, iterations):g} ({_schedule(cfg)})",
+        *(f"{factor:g} times that for {module}" for module, factor in solver.LR_FACTORS),
+        _warmup(cfg, iterations),
+        f"weight decay {solver.WEIGHT_DECAY:g}, {_other_decays(cfg)}",
+        *(name for name, node in extras.items() if node.ENABLED),
+    ]
+    return ", ".join(told)
+
+
+def _schedule(cfg) -> str:
+    solver = cfg.SOLVER
+    when = f"at {', '.join(map(str, solver.STEPS))}" if solver.SCHED == "MultiStepLR" else f"by {solver.SCHED_STEP}"
+    return f"{solver.SCHED} {when}"
+
+
+def _warmup(cfg, iterations: int) -> str:
+    solver, warmup, note = cfg.SOLVER, warmup_iterations(cfg, iterations), warmup_note(cfg, iterations)
+    epochs = 0 if note else solver.WARMUP_EPOCHS
+    long = f"{epochs} epoch{'s' * (epochs > 1)}" if epochs else f"{warmup} iterations"
+    if not epochs and not warmup:
+        return "no warm-up"
+    return f"warm-up {long} from {solver.BASE_LR * solver.WARMUP_FACTOR:g}{note and f' ({note})'}"
+
+
+def _other_decays(cfg) -> str:
+    solver = cfg.SOLVER
+    if not solver.DECAY_VECTORS:
+        return "of matrices alone"
+    return f"of norms {solver.WEIGHT_DECAY_NORM:g}, of biases {solver.WEIGHT_DECAY_BIAS:g}"
+
+
+def _last_rate(cfg, iterations: int) -> float:
+    """Return the learning rate of the last iteration; where their number is not known warm-up takes one epoch."""
+    solver, warmup = cfg.SOLVER, warmup_iterations(cfg, iterations)
+    if solver.SCHED_STEP == "iteration":
+        whole = max(solver.MAX_EPOCH * iterations - max(warmup, solver.DELAY_EPOCHS * iterations), 1)
+        return _cosine(cfg, 1 - 1 / whole if iterations else 1.0)
+    warm = math.ceil(warmup / iterations) if iterations else solver.WARMUP_EPOCHS or int(warmup > 0)  # epochs
+    steps = max(solver.MAX_EPOCH - max(warm, solver.DELAY_EPOCHS + 1), 0)  # of the schedule before the last epoch
+    if solver.SCHED == "MultiStepLR":
+        return solver.BASE_LR * solver.GAMMA ** sum(step <= steps for step in solver.STEPS)
+    return _cosine(cfg, steps / max(solver.MAX_EPOCH - max(warm, solver.DELAY_EPOCHS), 1))
+
+
+def _cosine(cfg, passed: float) -> float:
+    """Return the rate when a share of the cosine has passed."""
+    least, share = cfg.SOLVER.ETA_MIN_LR, (1 + math.cos(math.pi * min(passed, 1))) / 2
+    return least + share * (cfg.SOLVER.BASE_LR - least)
+
 
 PLAIN_REPR = re.compile(r"<(?:\w+\.)*(\w+) object at 0x\w+>")
 
@@ -103,9 +243,9 @@ def _with_attributes(cfg) -> tuple[Any, list[Row]]:
 def _built(cfg) -> tuple[nn.Module, dict[str, float]]:
     """Build the model and run it once; returns it with its operations."""
     try:
-        cfg = feature_width.with_feature_width(cfg)
+        cfg = checks.with_feature_width(cfg)
         model = build_model(cfg).eval()
-        feature_width.check_feature_width(cfg, model)
+        checks.check_feature_width(cfg, model)
         size = cfg.INPUT.CROP.SIZE if cfg.INPUT.CROP.ENABLED else cfg.INPUT.SIZE_TEST
         return model, operations(model, torch.zeros(1, 3, *size))
     except InputError:
@@ -153,7 +293,7 @@ def _learned_from(cfg, items: list[tuple]) -> tuple[list[tuple], list[Row]]:
         return [], []
     try:
         items = learned_items(cfg, items)
-        batches.check_batches(cfg, len(items), len({item[1] for item in items}), world_size=1)
+        checks.check_batches(cfg, len(items), len({item[1] for item in items}), world_size=1)
     except InputError as error:
         return items, [("refused", str(error))]
     return items, []

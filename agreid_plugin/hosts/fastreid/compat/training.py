@@ -131,7 +131,7 @@ def _add_losses(architecture: type[torch.nn.Module]) -> None:
 )
 def loader_on_any_device() -> None:
     """Load batches without the host's CUDA streams and thread."""
-    from agreid_plugin.hosts.fastreid.data.prefetch import DeviceLoader
+    from agreid_plugin.hosts.fastreid.data.batches import DeviceLoader
 
     replace("DataLoaderX", DeviceLoader, "data.data_utils", "data.build")
 

@@ -1,23 +1,28 @@
-"""What would make the host hang, divide by zero or fail late, found before a run and said in one line."""
+"""Checks of a configuration before a run: names, numbers, batches, the best metric; and the width of features."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 
 import torch
 from fastreid.data.datasets import DATASET_REGISTRY
-from fastreid.modeling.backbones import BACKBONE_REGISTRY
+from fastreid.evaluation import inference_context
+from fastreid.modeling.backbones import BACKBONE_REGISTRY, build_backbone
 from fastreid.modeling.heads import REID_HEADS_REGISTRY
-from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY, Baseline
 
 from agreid_plugin.data.bad_images import POLICIES
-from agreid_plugin.errors import InputError, MissingInputError, unknown
+from agreid_plugin.errors import InputError, MissingInputError, first_line, unknown
+from agreid_plugin.evaluation import NUMBERS, Metrics
 from agreid_plugin.evaluation.distances import METRICS
-from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
+from agreid_plugin.hosts.fastreid.config.loading import changed, load_config
 from agreid_plugin.hosts.fastreid.data import loaders
-from agreid_plugin.hosts.fastreid.data.text import check_text
+from agreid_plugin.hosts.fastreid.data.text import check_text, learned_items
 from agreid_plugin.hosts.fastreid.data.transforms import check_pipeline
 from agreid_plugin.hosts.fastreid.engine.solver import check_solver
+from agreid_plugin.hosts.fastreid.models.base import HostMethod, method_of
 from agreid_plugin.hosts.fastreid.models.losses import check_losses
 
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
@@ -131,3 +136,103 @@ def _check_teachers(cfg) -> None:
             raise InputError(f"KD.MODEL_CONFIG {config}: MODEL.DEVICE is cuda, but there is no GPU: set it to cpu")
         if not os.path.isfile(path):
             raise MissingInputError(f"KD.MODEL_WEIGHTS: weight file {path} does not exist")
+
+
+def check_processes(cfg, world_size: int) -> None:
+    """Check that all processes can fill their batches, before any is started and anything is written."""
+    _check_divisible(cfg, world_size)
+    items = learned_items(cfg, loaders.training_items(cfg)[0])
+    check_batches(cfg, len(items), len({item[1] for item in items}), world_size)
+
+
+def check_batches(cfg, images: int, identities: int, world_size: int) -> None:
+    """Check that every process can fill its batches from the training set."""
+    batch, per_identity = cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_INSTANCE
+    _check_divisible(cfg, world_size)
+    if images < batch:
+        raise InputError(
+            f"the training set has {images} images, less than one batch: SOLVER.IMS_PER_BATCH is {batch}; lower it"
+        )
+    if identities < 2:
+        raise InputError(f"the training set has {identities} identity; training needs two or more; see DATASETS.NAMES")
+    if "Identity" in cfg.DATALOADER.SAMPLER_TRAIN:
+        _check_identities(cfg.DATALOADER.SAMPLER_TRAIN, identities, batch, world_size, per_identity)
+
+
+def _check_divisible(cfg, world_size: int) -> None:
+    if cfg.SOLVER.IMS_PER_BATCH % world_size:
+        raise InputError(
+            f"SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH} does not divide by the {world_size} processes; make it a "
+            f"multiple of {world_size}"
+        )
+
+
+def _check_identities(sampler: str, identities: int, batch: int, world_size: int, per_identity: int) -> None:
+    per_process = batch // world_size
+    if per_process % per_identity:
+        raise InputError(
+            f"{sampler}: a process's batch of {per_process} (SOLVER.IMS_PER_BATCH {batch} over {world_size}) does not "
+            f"divide by DATALOADER.NUM_INSTANCE {per_identity}; make the batch a multiple of "
+            f"{world_size * per_identity}"
+        )
+    needed = batch // per_identity
+    if identities < needed:
+        raise InputError(
+            f"{sampler}: a batch of {batch} with {per_identity} images each takes {needed} identities, the training "
+            f"set has {identities}; lower SOLVER.IMS_PER_BATCH or raise DATALOADER.NUM_INSTANCE"
+        )
+
+
+def with_feature_width(cfg):
+    """Return the configuration with the width of the backbone's features where `MODEL.BACKBONE.FEAT_DIM` is 0.
+
+    The backbone is built once more to be asked, from random weights that leave the run's own random numbers alone. Our
+    meta-architectures take the width from theirs, and need no number.
+    """
+    if cfg.MODEL.BACKBONE.FEAT_DIM or method_of(cfg) is not HostMethod:
+        return cfg
+    asked = changed(cfg, "MODEL.BACKBONE.PRETRAIN", False)
+    try:
+        with torch.random.fork_rng(devices=()):
+            width = _feature_width(asked, build_backbone(asked), torch.device("cpu"))
+    except RuntimeError as error:
+        raise InputError(
+            f"MODEL.BACKBONE.FEAT_DIM is 0, but {cfg.MODEL.BACKBONE.NAME} cannot be asked for its width, give it: "
+            f"{first_line(error)}"
+        ) from error
+    return changed(cfg, "MODEL.BACKBONE.FEAT_DIM", width)
+
+
+def check_feature_width(cfg, model: torch.nn.Module) -> None:
+    """Check `MODEL.BACKBONE.FEAT_DIM`, which the host takes on trust, against what the backbone gives."""
+    if not isinstance(model, Baseline):
+        return
+    width = _feature_width(cfg, model.backbone, model.device)
+    if width != cfg.MODEL.BACKBONE.FEAT_DIM:
+        raise InputError(
+            f"MODEL.BACKBONE.FEAT_DIM is {cfg.MODEL.BACKBONE.FEAT_DIM}, but {cfg.MODEL.BACKBONE.NAME} "
+            f"{cfg.MODEL.BACKBONE.DEPTH} gives {width}: set it to {width}"
+        )
+
+
+def _feature_width(cfg, backbone: torch.nn.Module, device: torch.device) -> int:
+    with inference_context(backbone), torch.no_grad():
+        return backbone(torch.zeros(1, 3, *cfg.INPUT.SIZE_TEST, device=device)).shape[1]
+
+
+def check_best_metric(cfg, sets: Iterable[EvaluationSet]) -> None:
+    """Check that `TEST.BEST_METRIC` names a number that an evaluation will give."""
+    known = [f"{each}/{number}" for entry in sets for each in entry.protocols.values() for number in NUMBERS]
+    if cfg.TEST.BEST_METRIC and cfg.TEST.BEST_METRIC not in known:
+        raise unknown("TEST.BEST_METRIC", cfg.TEST.BEST_METRIC, known)
+
+
+def best_metric(cfg, metrics: Sequence[Metrics], sets: Sequence[EvaluationSet]) -> float | None:
+    """Return the number that selects the best model, None if nothing may.
+
+    Without a name it is the first test set's; see `EvaluationSet.selecting`.
+    """
+    if cfg.TEST.BEST_METRIC:
+        protocol, _, number = cfg.TEST.BEST_METRIC.rpartition("/")
+        return next(entry[number] for entry in metrics if entry.protocol == protocol)
+    return sets[0].selection_score(metrics)

@@ -1,10 +1,12 @@
-"""Our configuration keys, and reading a configuration so that a mistake is one clear line."""
+"""Configuration files of fast-reid: our keys, reading with bases and overrides, kinds of values, own modules."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,10 +20,118 @@ from fastreid.config import CfgNode, defaults, get_cfg
 
 from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.engine.overrides import literal, pairs
-from agreid_plugin.errors import InputError, MissingInputError, did_you_mean
+from agreid_plugin.errors import InputError, MissingInputError, did_you_mean, first_line
 from agreid_plugin.host import host_of
-from agreid_plugin.hosts.fastreid.config.custom_imports import IMPORTS, import_all, resolve_imports
-from agreid_plugin.hosts.fastreid.config.values import coerced
+
+IMPORTS = "CUSTOM_IMPORTS"
+
+
+def resolve_imports(value: Any, folder: Path, where: str) -> list[str]:
+    """Return what is to be imported, files with their whole paths, so that it holds wherever a run writes it down.
+
+    Args:
+        value: module names, and files that end with `.py`.
+        folder: where relative files lie.
+        where: what messages call the place that says it.
+    """
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each for each in value):
+        raise InputError(f"{where}: {IMPORTS} takes a list of modules or .py files, as [my_losses.py], got {value!r}")
+    return [str((folder / Path(each).expanduser()).resolve()) if each.endswith(".py") else each for each in value]
+
+
+def import_all(names: Iterable[str]) -> None:
+    """Import modules and files, each once in a process.
+
+    Raises:
+        InputError: one is not there, does not import, or is a file whose name another module has.
+    """
+    for name in names:
+        if name.endswith(".py"):
+            _import_file(Path(name))
+        else:
+            _import(name, name)
+
+
+def _import_file(path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"{IMPORTS}: {path} does not exist")
+    folder = str(path.parent)
+    if folder not in sys.path:  # data workers find the module there, too; at the end, where it hides no other
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+    found = _import(path.stem, str(path))
+    if Path(getattr(found, "__file__", None) or "").resolve() != path:
+        raise InputError(f"{IMPORTS}: {path} has the name of another module, {path.stem}: rename the file")
+
+
+def _import(module: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except InputError as error:
+        raise InputError(f"{IMPORTS}: {name}: {error}") from None
+    except Exception as error:  # whatever a module raises when it runs
+        raise InputError(f"{IMPORTS}: {name} does not import: {type(error).__name__}: {first_line(error)}") from error
+
+
+def coerced(value: Any, default: Any, where: str) -> Any:
+    """Return a value as the default's type, where nothing is lost by it.
+
+    Args:
+        value: what a file or the command line says.
+        default: the key's value without them; of a list its entries tell the kind of all.
+        where: what the message begins with.
+
+    Raises:
+        InputError: the value is of another kind.
+    """
+    if isinstance(default, bool) or isinstance(value, bool) or value is None:
+        if type(value) is type(default):
+            return value
+    elif isinstance(default, float):
+        if isinstance(value, int | float):
+            return float(value)
+        if isinstance(value, str) and isinstance(number := _number(value), float):
+            return number
+    elif isinstance(default, int):
+        if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+            return int(value)
+    elif isinstance(default, list | tuple):
+        if isinstance(value, list | tuple):
+            kind = _kind_of_all(default)
+            return type(default)(value if kind is None else [coerced(each, kind, where) for each in value])
+    elif isinstance(value, type(default)):
+        return value
+    raise InputError(f"{where} takes {_described(default)}, got {value!r}")
+
+
+def _kind_of_all(values: Sequence[Any]) -> Any:
+    """Return an entry of a list that tells the kind of all, with a point if one number has it; None if none does."""
+    kinds = {type(value) for value in values}
+    if kinds == {int, float}:
+        return next(value for value in values if isinstance(value, float))
+    return values[0] if len(kinds) == 1 and kinds <= {int, float, str} else None
+
+
+def _number(text: str) -> float | None:
+    """Read `3e-4`, which YAML takes for text as it has no point."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _described(default: Any) -> str:
+    kinds = {
+        bool: "True or False",
+        float: "a number",
+        int: "a whole number",
+        str: "text",
+        list: "a list",
+        tuple: "a list",
+    }
+    kind = kinds.get(type(default), type(default).__name__)
+    return f"{kind}, for example {default!r}" if not isinstance(default, bool) and default not in ("", [], ()) else kind
+
 
 BASE_KEY = "_BASE_"
 NAMES_A_KEY = re.compile(r"[A-Z_]+\.[A-Z_]")

@@ -24,9 +24,8 @@ from agreid_plugin.data.seeded_batches import NumberedBatches, drawn_by_number
 from agreid_plugin.engine.label_checks import LabeledImage
 from agreid_plugin.engine.signals import leave_to_the_main_process
 from agreid_plugin.hosts.fastreid.data.attributes import training_schema
-from agreid_plugin.hosts.fastreid.data.batch_conversion import host_collate
+from agreid_plugin.hosts.fastreid.data.batches import DeviceLoader, host_collate
 from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, RecordItem, read_dataset, source_of
-from agreid_plugin.hosts.fastreid.data.prefetch import DeviceLoader
 from agreid_plugin.hosts.fastreid.data.text import training_captions
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.types import UNKNOWN, Record, platform_label, view_label

@@ -17,8 +17,8 @@ from agreid_plugin.data.captions import CaptionAugmentation, CaptionReader, capt
 from agreid_plugin.engine import caption_report
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.data.batches import DeviceLoader
 from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, RecordItem
-from agreid_plugin.hosts.fastreid.data.prefetch import DeviceLoader
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import Record
 

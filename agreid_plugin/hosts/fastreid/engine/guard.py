@@ -15,7 +15,7 @@ from torch import Tensor
 from agreid_plugin.engine.guard import CollapseWatch, WeightWatch
 from agreid_plugin.engine.step_watch import NonFiniteLossError, StepWatch, accused, examined
 from agreid_plugin.engine.steps import Step, write_step
-from agreid_plugin.hosts.fastreid.data.batch_conversion import from_host
+from agreid_plugin.hosts.fastreid.data.batches import from_host
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
 from agreid_plugin.hosts.fastreid.engine.loss_logging import Terms
 

@@ -14,9 +14,8 @@ from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.engine.steps import Step, taken_again
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config import checks
-from agreid_plugin.hosts.fastreid.config.custom_imports import IMPORTS
-from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.hosts.fastreid.data.batch_conversion import to_host
+from agreid_plugin.hosts.fastreid.config.loading import IMPORTS, load_config
+from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.types import Batch
 

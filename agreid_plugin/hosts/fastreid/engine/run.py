@@ -28,13 +28,11 @@ from agreid_plugin.evaluation import load_features, save_features
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validation, computable
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid import compat
-from agreid_plugin.hosts.fastreid.config import batches, checks
-from agreid_plugin.hosts.fastreid.config.best_metric import check_best_metric
-from agreid_plugin.hosts.fastreid.config.custom_imports import import_all
-from agreid_plugin.hosts.fastreid.config.loading import load_config, use_cpu_without_gpu
-from agreid_plugin.hosts.fastreid.data.agsynth import make_missing
+from agreid_plugin.hosts.fastreid.config import checks
+from agreid_plugin.hosts.fastreid.config.checks import check_best_metric
+from agreid_plugin.hosts.fastreid.config.loading import import_all, load_config, use_cpu_without_gpu
 from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
-from agreid_plugin.hosts.fastreid.data.datasets import dataset_of
+from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, make_missing
 from agreid_plugin.hosts.fastreid.data.predictions import (
     accuracy,
     accuracy_table,
@@ -76,7 +74,7 @@ def _check_data(cfg, processes: int) -> None:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # the run reads them again, and its log has what is to be said of them
     try:
-        batches.check_processes(cfg, processes)
+        checks.check_processes(cfg, processes)
         check_best_metric(cfg, [add_validation(test_set) for test_set in test_sets(cfg)])
     finally:
         logging.disable(before)

@@ -18,8 +18,8 @@ from agreid_plugin.engine.report import PRINTED
 from agreid_plugin.evaluation import format_table, save_results
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validation
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.hosts.fastreid.config import batches, checks, feature_width
-from agreid_plugin.hosts.fastreid.config.best_metric import best_metric, check_best_metric
+from agreid_plugin.hosts.fastreid.config import checks
+from agreid_plugin.hosts.fastreid.config.checks import best_metric, check_best_metric
 from agreid_plugin.hosts.fastreid.config.loading import changed
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import ImagesThenCaptions
@@ -68,15 +68,15 @@ class Trainer(ResumableTrainer):
     def build_train_loader(cls, cfg):
         """Build the training loader, after checking that its batches can be filled."""
         loader = loaders.build_train_loader(cfg)
-        batches.check_batches(cfg, len(loader.dataset), loader.dataset.num_classes, comm.get_world_size())
+        checks.check_batches(cfg, len(loader.dataset), loader.dataset.num_classes, comm.get_world_size())
         return loader
 
     @classmethod
     def build_model(cls, cfg):
         """Build the model, the width of its features asked for or checked."""
-        cfg = feature_width.with_feature_width(cfg)
+        cfg = checks.with_feature_width(cfg)
         model = super().build_model(cfg)
-        feature_width.check_feature_width(cfg, model)
+        checks.check_feature_width(cfg, model)
         set_chunk(cfg, model)
         return model
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import Released
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
-from agreid_plugin.hosts.fastreid.data.batch_conversion import from_host
+from agreid_plugin.hosts.fastreid.data.batches import from_host
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone
 from agreid_plugin.types import VIEW_SOURCES, Batch
 

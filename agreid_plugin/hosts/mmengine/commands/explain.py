@@ -22,8 +22,13 @@ from agreid_plugin.engine.model_rows import Row, counting, gigaflops, own_loss_r
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
 from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities
-from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, require_model, type_name
-from agreid_plugin.hosts.mmengine.config.resolve import drop_pretrained
+from agreid_plugin.hosts.mmengine.config.loading import (
+    drop_pretrained,
+    each_dict,
+    load_config,
+    require_model,
+    type_name,
+)
 from agreid_plugin.hosts.mmengine.data.datasets import ReIDDataset
 from agreid_plugin.hosts.mmengine.engine.run import configured_comparison
 from agreid_plugin.hosts.mmengine.inference import Pipeline, test_images

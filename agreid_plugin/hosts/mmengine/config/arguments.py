@@ -1,14 +1,147 @@
-"""Arguments by name: what a configuration may write, checked before a constructor fails on it."""
+"""Arguments of a configuration: names against signatures, values against type hints."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from functools import wraps
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.hosts.mmengine.config.type_checks import require_kinds
+
+PLAIN = (bool, int, float, str, list, tuple, dict, NoneType)
+LISTS = (list, tuple, Sequence, Iterable, Collection)
+DICTS = (dict, Mapping)
+WORDS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    NoneType: "None",
+    **dict.fromkeys(LISTS, "a list"),
+    **dict.fromkeys(DICTS, "a dictionary"),
+}
+"""What messages call kinds of values."""
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A value of the wrong kind.
+
+    Attributes:
+        where: its place, as `objectives.cls`.
+        value: the value.
+        hint: the type hint that it should fit.
+    """
+
+    where: str
+    value: Any
+    hint: Any
+
+    def __str__(self) -> str:
+        return f"{self.where}={self.value!r} should be {_told(self.hint)}"
+
+
+def require_kinds(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of a wrong kind.
+
+    Args:
+        name: what the message calls the function; nothing for arguments that speak for themselves.
+        function: what is going to be called, or a class.
+        arguments: name -> value; those that the function does not name are left to it.
+    """
+    hints, parameters = _hints(function), _parameters(function)
+    for argument, value in arguments.items():
+        if argument not in hints or argument not in parameters or _is(value, parameters[argument].default):
+            continue
+        found = misfit(argument, value, hints[argument])
+        if found is not None:
+            raise InputError(f"{name}: {found}" if name else str(found))
+
+
+def misfit(where: str, value: Any, hint: Any) -> Misfit | None:
+    """Return what does not fit a type hint, the value itself or the innermost entry of it; None if all does."""
+    if not isinstance(value, PLAIN):
+        return None
+    kinds = [kind for kind in _alternatives(hint) if _is_of(value, kind)]
+    if not kinds:
+        return Misfit(where, value, hint)
+    found = [_within(where, value, kind) for kind in kinds]
+    return None if None in found else found[0]
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function.__init__ if isinstance(function, type) else function)
+    except (NameError, TypeError, AttributeError):  # hints that a type checker alone can read
+        return {}
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:  # what is written in C may have none
+        return {}
+
+
+def _is(value: Any, default: Any) -> bool:
+    """Tell whether a value is the default, which fits whatever its hint says."""
+    return type(value) is type(default) and value == default
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    if get_origin(hint) in (Union, UnionType):
+        return [kind for each in get_args(hint) for kind in _alternatives(each)]
+    return [NoneType if hint is None else hint]
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Tell whether a value is of a kind, whatever it holds."""
+    kind = get_origin(hint) or hint
+    if kind is Literal:
+        return value in get_args(hint)
+    if kind in (Any, object) or not isinstance(kind, type) or issubclass(kind, Enum):
+        return True
+    if kind in LISTS:
+        return isinstance(value, list | tuple)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is bool:
+        return isinstance(value, bool) or value in (0, 1)
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # a protocol, of which no value tells whether it is one
+        return True
+
+
+def _within(where: str, value: Any, hint: Any) -> Misfit | None:
+    """Return the first entry of a list or a dictionary that does not fit."""
+    inner = [kind for kind in get_args(hint) if kind is not Ellipsis]
+    if isinstance(value, dict) and len(inner) == 2:
+        entries = ((name, entry, inner[1]) for name, entry in value.items())
+    elif isinstance(value, list | tuple) and inner:
+        entries = ((place, entry, inner[min(place, len(inner) - 1)]) for place, entry in enumerate(value))
+    else:
+        return None
+    found = (misfit(f"{where}.{name}", entry, kind) for name, entry, kind in entries)
+    return next((each for each in found if each is not None), None)
+
+
+def _told(hint: Any) -> str:
+    known = [_word(kind) for kind in _alternatives(hint)]
+    words = list(dict.fromkeys(word for word in known if word))
+    return " or ".join(words) or str(hint)
+
+
+def _word(hint: Any) -> str:
+    """Return what a kind is called; nothing of what a configuration cannot write."""
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return WORDS.get(get_origin(hint) or hint, "")
+
 
 FREE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 OURS = __name__.partition(".")[0]

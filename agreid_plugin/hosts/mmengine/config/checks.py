@@ -23,8 +23,7 @@ from agreid_plugin.data.workers import told_crash
 from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of, unknown
 from agreid_plugin.host import INSTALL
 from agreid_plugin.hosts.mmengine import registry
-from agreid_plugin.hosts.mmengine.config.arguments import require_names
-from agreid_plugin.hosts.mmengine.config.type_checks import misfit, require_kinds
+from agreid_plugin.hosts.mmengine.config.arguments import misfit, require_kinds, require_names
 from agreid_plugin.hosts.mmengine.engine.schedules import WarmupLR
 
 Names = list[str] | str | None

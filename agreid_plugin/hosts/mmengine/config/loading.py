@@ -1,4 +1,4 @@
-"""Reading a configuration of mmengine's, so that a mistake in it is one clear line."""
+"""Configuration files of mmengine: reading with overrides, and resolving what depends on other files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.runner import Runner
 
+from agreid_plugin.data.learned_attributes import to_rows
 from agreid_plugin.engine.overrides import literal, pairs
 from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of
 from agreid_plugin.hosts.mmengine.config.checks import EXTRA_RUNNER_KEYS, check_config
+from agreid_plugin.hosts.mmengine.models.build import schema_of
+from agreid_plugin.hosts.mmengine.models.clip import spelled
+from agreid_plugin.nn.clip_weights import needs_quick_gelu
 
 KEYS = (*(name for name in inspect.signature(Runner).parameters if name != "cfg"), *EXTRA_RUNNER_KEYS)
 NEAR = 0.85
@@ -97,3 +101,39 @@ def type_name(value: Any) -> str:
     """Return the name in a `type`, which may be a class, without its scope."""
     kind = value.get("type", "") if isinstance(value, Mapping) else value
     return kind.rpartition(".")[2] if isinstance(kind, str) else getattr(kind, "__name__", "")
+
+
+PRETRAINED = "Pretrained"  # mmengine's initialization from a file
+
+
+def settled(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's configuration with the activation of CLIP's towers and the attributes of its dataset in it.
+
+    A checkpoint tells neither, and where it is evaluated the pretrained weights and the training set may not be there
+    to ask.
+    """
+    known = dict(model)
+    if isinstance(known.get("backbone"), dict):
+        known["backbone"] = settled(known["backbone"])
+    if isinstance(known.get("clip"), dict):
+        clip = known["clip"]
+        needed = needs_quick_gelu(spelled(clip.get("quick_gelu", "auto")), clip.get("pretrained"))
+        known["clip"] = {**clip, "quick_gelu": "yes" if needed else "no"}
+    if isinstance(known.get("attributes"), dict):
+        known["attributes"] = to_rows(schema_of(known["attributes"]))
+    return known
+
+
+def without_pretrained(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's configuration, settled, that loads no pretrained weights: a checkpoint is to fill it."""
+    return drop_pretrained(settled(model))
+
+
+def drop_pretrained(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's configuration without the files that it starts from."""
+    known = {name: drop_pretrained(value) if isinstance(value, dict) else value for name, value in config.items()}
+    if "pretrained" in known:
+        known["pretrained"] = None
+    if isinstance(known.get("init_cfg"), dict) and known["init_cfg"].get("type") == PRETRAINED:
+        known["init_cfg"] = None
+    return known

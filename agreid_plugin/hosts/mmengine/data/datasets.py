@@ -1,35 +1,111 @@
-"""Our datasets for mmengine's loaders: images to train on, or those that all protocols of a test set ask for."""
+"""Datasets of ours for mmengine's loaders: images to train on, or those that the protocols of a test set need."""
 
 from __future__ import annotations
 
 import copy
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mmengine.dataset import BaseDataset
+from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 
+from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.data.bad_images import POLICIES, BadImages, Labels
-from agreid_plugin.data.captions import clean
+from agreid_plugin.data.captions import clean, pairs
 from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets import Dataset, dataset_name, load
 from agreid_plugin.data.datasets.locations import default_root
-from agreid_plugin.data.learned_attributes import to_rows
+from agreid_plugin.data.learned_attributes import check_labels, of_datasets, require_described, to_rows
+from agreid_plugin.engine import caption_report
+from agreid_plugin.engine.caption_report import Translations
 from agreid_plugin.engine.report import speak_through
 from agreid_plugin.errors import InputError, said_of, unknown
 from agreid_plugin.evaluation import evaluation_sets
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.data.agsynth import make_once
-from agreid_plugin.hosts.mmengine.data.structures import sample_of
-from agreid_plugin.hosts.mmengine.data.training_data import Translations, tell_long, training_captions, training_schema
+from agreid_plugin.hosts.mmengine.data.batches import sample_of
 from agreid_plugin.hosts.mmengine.data.transforms import Tokenize
+from agreid_plugin.hosts.mmengine.models.build import schema_of
 from agreid_plugin.hosts.mmengine.registry import DATASETS
 from agreid_plugin.types import Record, platform_label, view_label
 
 _logger = logging.getLogger(__name__)
+
+
+def training_schema(
+    asked: Sequence[Any] | Mapping[str, Any] | None,
+    datasets: Sequence[Dataset],
+    records: Mapping[str, Sequence[Record]],
+    missing: bool,
+) -> AttributeSchema | None:
+    """Return the attributes to give with each training image, None if there are none to learn.
+
+    Args:
+        asked: names of the datasets' attributes, all without any; or what a model is told of them, see `schema_of`.
+        datasets: what is trained on.
+        records: their training images, by dataset.
+        missing: learn although an attribute file lacks some training identities.
+    """
+    if asked is None:
+        return None
+    schema = _schema(asked, datasets)
+    if schema is None:
+        return None
+    for dataset in () if missing else datasets:
+        require_described(dataset, records[dataset.name], "missing_attributes=True")
+    every = [record for found in records.values() for record in found]
+    with said_of("attributes"):
+        check_labels(schema, every, len(every), _logger)
+    return schema
+
+
+def _schema(asked: Sequence[Any] | Mapping[str, Any], datasets: Sequence[Dataset]) -> AttributeSchema | None:
+    if isinstance(asked, Mapping) or any(not isinstance(each, str) for each in asked):
+        return schema_of(asked)
+    with said_of("attributes"):
+        return of_datasets(datasets, asked)
+
+
+def training_captions(
+    tokenize: Tokenize, each: bool, datasets: Sequence[Dataset], records: Mapping[str, Sequence[Record]]
+) -> tuple[dict[str, list[Record]], Translations]:
+    """Return the records to learn from, by dataset, and the back-translations of their captions.
+
+    Args:
+        tokenize: reads the captions.
+        each: a record for every caption, instead of one with all of an image's.
+        datasets: what is trained on.
+        records: their training images by the dataset's name.
+    """
+    told = {name: [record for record in found if record.captions] for name, found in records.items()}
+    images, left = sum(map(len, records.values())), sum(map(len, told.values()))
+    if not left:
+        raise InputError(
+            f"captions are to be learned from, but {', '.join(records)} has none: train on a text set, TAG-PEDES for "
+            "example"
+        )
+    if left < images:
+        _logger.info("%d of %d training images have no caption and are left out", images - left, images)
+    tell_long(tokenize, (record for found in told.values() for record in found), "training")
+    chosen = {name: list(pairs(found)) if each else found for name, found in told.items()}
+    return chosen, _translations(tokenize, datasets)
+
+
+def tell_long(tokenize: Tokenize, records: Iterable[Record], which: str) -> None:
+    """Say in one line how many captions of these records are too long, if any are."""
+    if is_main_process():
+        caption_report.tell_long(tokenize.tokenizer, records, which, _logger)
+
+
+def _translations(tokenize: Tokenize, datasets: Sequence[Dataset]) -> Translations:
+    if not tokenize.augment.back_translation:
+        return {}
+    return caption_report.told_translations(datasets, "back_translation", _logger)
+
 
 Info = dict[str, Any]
 SPLITS = ("train", "val", "test")

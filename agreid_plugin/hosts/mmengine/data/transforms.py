@@ -24,7 +24,7 @@ from agreid_plugin.data.transforms import pool
 from agreid_plugin.data.transforms.base import Augmentation
 from agreid_plugin.errors import InputError, require_within, unknown
 from agreid_plugin.hosts.mmengine.config.arguments import checked
-from agreid_plugin.hosts.mmengine.data.structures import sample_of
+from agreid_plugin.hosts.mmengine.data.batches import sample_of
 from agreid_plugin.hosts.mmengine.registry import TRANSFORMS
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import Record

@@ -24,8 +24,7 @@ from agreid_plugin.engine.checkpoints import (
 )
 from agreid_plugin.engine.checks import MARKER, check_writable
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.config.arguments import require_arguments
-from agreid_plugin.hosts.mmengine.config.type_checks import require_kinds
+from agreid_plugin.hosts.mmengine.config.arguments import require_arguments, require_kinds
 from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import load_from_local, make_plain
 from agreid_plugin.hosts.mmengine.engine.resume import ExactResume
 from agreid_plugin.hosts.mmengine.registry import HOOKS

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from agreid_plugin.engine.guard import CollapseWatch, WeightWatch
 from agreid_plugin.engine.step_watch import NonFiniteLossError, StepWatch, accused, examined
 from agreid_plugin.engine.steps import Step, write_step
-from agreid_plugin.hosts.mmengine.data.batch_conversion import to_batch
+from agreid_plugin.hosts.mmengine.data.batches import to_batch
 from agreid_plugin.hosts.mmengine.engine.run_card import plain
 from agreid_plugin.hosts.mmengine.engine.runner_utils import plain_model
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel

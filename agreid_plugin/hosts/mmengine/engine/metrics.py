@@ -21,8 +21,7 @@ from agreid_plugin.evaluation.distances import METRICS as DISTANCES
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
 from agreid_plugin.evaluation.validation import describe_collapse
-from agreid_plugin.hosts.mmengine.config.arguments import checked
-from agreid_plugin.hosts.mmengine.config.type_checks import require_kinds
+from agreid_plugin.hosts.mmengine.config.arguments import checked, require_kinds
 from agreid_plugin.hosts.mmengine.registry import METRICS
 
 SELECTS = "metric"

@@ -15,10 +15,8 @@ from torch import Tensor
 from agreid_plugin.engine.steps import Step, taken_again
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
-from agreid_plugin.hosts.mmengine.config.loading import load_config, require_model
-from agreid_plugin.hosts.mmengine.config.resolve import without_pretrained
-from agreid_plugin.hosts.mmengine.data.batch_conversion import HOST_LABELS
-from agreid_plugin.hosts.mmengine.data.structures import PersonSample
+from agreid_plugin.hosts.mmengine.config.loading import load_config, require_model, without_pretrained
+from agreid_plugin.hosts.mmengine.data.batches import HOST_LABELS, PersonSample
 from agreid_plugin.hosts.mmengine.engine.guard import terms_of
 from agreid_plugin.types import Batch
 

@@ -28,8 +28,14 @@ from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.mmengine import compat
 from agreid_plugin.hosts.mmengine.config.checks import BuildErrors, check_modules, default_scopes, find_type
-from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, require_model, type_name
-from agreid_plugin.hosts.mmengine.config.resolve import settled, without_pretrained
+from agreid_plugin.hosts.mmengine.config.loading import (
+    each_dict,
+    load_config,
+    require_model,
+    settled,
+    type_name,
+    without_pretrained,
+)
 from agreid_plugin.hosts.mmengine.engine.command_runner import NOISE, CommandRunner
 from agreid_plugin.hosts.mmengine.engine.launch import StepTold, check_batches, launch_runner
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric

@@ -12,8 +12,7 @@ from mmengine.runner import Runner
 from agreid_plugin.engine.run_card import Card
 from agreid_plugin.engine.run_inputs import tested_on, weight_files
 from agreid_plugin.hosts.mmengine.compat import HOST_FIXES
-from agreid_plugin.hosts.mmengine.config.loading import each_dict, type_name
-from agreid_plugin.hosts.mmengine.config.resolve import PRETRAINED
+from agreid_plugin.hosts.mmengine.config.loading import PRETRAINED, each_dict, type_name
 from agreid_plugin.hosts.mmengine.engine.runner_utils import loops, metainfo, metrics_of
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.arguments import checked
-from agreid_plugin.hosts.mmengine.data.batch_conversion import to_batch
+from agreid_plugin.hosts.mmengine.data.batches import to_batch
 from agreid_plugin.hosts.mmengine.models.base import accuracy
 from agreid_plugin.hosts.mmengine.models.baseline import last_vectors
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives

@@ -23,7 +23,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results, rank
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data import transforms
-from agreid_plugin.hosts.fastreid.data.batch_conversion import from_host, host_collate, to_host
+from agreid_plugin.hosts.fastreid.data.batches import from_host, host_collate, to_host
 from agreid_plugin.hosts.fastreid.data.datasets import RecordItem, host_name
 from agreid_plugin.hosts.fastreid.data.loaders import ReIDDataset, build_test_loader, build_train_loader
 from agreid_plugin.synth import make_agsynth

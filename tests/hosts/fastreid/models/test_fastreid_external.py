@@ -11,7 +11,7 @@ from fastreid.utils.events import EventStorage
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config.feature_width import with_feature_width
+from agreid_plugin.hosts.fastreid.config.checks import with_feature_width
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.hosts.fastreid.models.external_options import read_options

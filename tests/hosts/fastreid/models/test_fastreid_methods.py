@@ -11,7 +11,7 @@ from fastreid.utils.events import EventStorage
 from small_fastreid import VISA, built, train_once, write_tiny
 
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.hosts.fastreid.data.batch_conversion import to_host
+from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.losses import VIAL
 from agreid_plugin.methods.visa import ViSA, build_backbone
 from agreid_plugin.nn.checkpoints import read_checkpoint

@@ -13,7 +13,7 @@ from small_fastreid import built, write_tiny
 
 from agreid_plugin.data.attributes import CP2108_APPEARANCE
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.hosts.fastreid.data.batch_conversion import to_host
+from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.types import Batch
 

@@ -12,10 +12,10 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.config.arguments import misfit, require_kinds
 from agreid_plugin.hosts.mmengine.config.checks import PACKAGE, BuildErrors, check_config
 from agreid_plugin.hosts.mmengine.config.loading import load_config
-from agreid_plugin.hosts.mmengine.config.type_checks import misfit, require_kinds
-from agreid_plugin.hosts.mmengine.data.preprocessor import ReIDPreprocessor
+from agreid_plugin.hosts.mmengine.data.batches import ReIDPreprocessor
 from agreid_plugin.hosts.mmengine.engine.checkpoints import CheckpointHook
 
 

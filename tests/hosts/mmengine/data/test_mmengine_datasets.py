@@ -20,7 +20,7 @@ from agreid_plugin.data.datasets.locations import AGSYNTH_FILE
 from agreid_plugin.data.protocols import protocols, select
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.evaluation_sets import VALIDATION, EvaluationSet
-from agreid_plugin.hosts.mmengine.data.structures import PersonSample
+from agreid_plugin.hosts.mmengine.data.batches import PersonSample
 from agreid_plugin.nn.clip import tokenize
 from agreid_plugin.types import UNKNOWN, View, platform_label
 

@@ -12,7 +12,7 @@ from small_mmengine import LABELS
 from agreid_plugin.data import transforms
 from agreid_plugin.data.transforms.pool import AugmentationPool
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.data.structures import PersonSample
+from agreid_plugin.hosts.mmengine.data.batches import PersonSample
 from agreid_plugin.nn.clip import EOT, SOT, tokenize
 
 OURS = {

@@ -11,7 +11,7 @@ from mmengine.runner.checkpoint import load_state_dict as host_load
 from small_mmengine import CLIP, IDENTITIES, ROWS, batch, loaded, run
 
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.hosts.fastreid.data.batch_conversion import to_host
+from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.inference.weights import load_weights, read_state
 
 VIT = {"BACKBONE": {"DEPTH": "tiny", "STRIDE_SIZE": [8, 8], "FEAT_DIM": 16, "DROP_PATH_RATIO": 0.0}}

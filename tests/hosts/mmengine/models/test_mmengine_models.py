@@ -15,7 +15,7 @@ from torch.optim import SGD
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.data.learned_attributes import to_rows
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.config.resolve import settled, without_pretrained
+from agreid_plugin.hosts.mmengine.config.loading import settled, without_pretrained
 from agreid_plugin.hosts.mmengine.models.build import schema_of
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.vit import VisionTransformer

@@ -1,0 +1,153 @@
+"""Samples and batches: mmengine's data samples, the preprocessor, and conversion to our batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from mmengine.model import BaseDataPreprocessor
+from mmengine.structures import BaseDataElement
+from torch import Tensor
+
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.registry import MODELS
+from agreid_plugin.types import UNKNOWN, Batch, view_label
+
+LABELS = ("img_path", "sample_idx", "pid", "camera", "view", "platform", "caption_number")
+"""What a sample tells under the name that it has in a pipeline."""
+
+
+class PersonSample(BaseDataElement):
+    """One image of a person, or one caption to ask with, and what a model makes of it.
+
+    Metainfo:
+        img_path: the image file; for a caption that of the image which it describes.
+        sample_idx: the place in the dataset.
+        pid: the identity in its dataset.
+        camera: the camera's number in its dataset, or `UNKNOWN`.
+        view: a `View`, or `UNKNOWN`.
+        platform: what carries the camera, as its place in `PLATFORMS`, or `UNKNOWN`.
+        label: the identity numbered from 0 among those to train on; None at test time.
+        caption_number: the place of a caption among all of the test set; None for an image.
+
+    Data:
+        tokens: (L,) of a caption, where captions are read.
+        attributes: (M,) value indices, `UNKNOWN` where not known, where attributes are learned.
+        feature: (D,) what the model compares by, once it has predicted.
+    """
+
+
+def sample_of(results: Mapping[str, Any]) -> PersonSample:
+    """Return the sample of what a pipeline has gathered of an image or a caption."""
+    known = {name: results.get(name) for name in LABELS}
+    sample = PersonSample(metainfo={**known, "label": results.get("gt_label")})
+    for name in ("attributes", "tokens"):
+        if results.get(name) is not None:
+            sample.set_data({name: torch.as_tensor(results[name])})
+    return sample
+
+
+HOST_LABELS = {"label": "pids", "camera": "cameras", "view": "views", "platform": "platforms"}
+"""The data samples' name for each label of ours."""
+
+
+def is_sentence(sample: BaseDataElement) -> bool:
+    """Tell whether a sample is a sentence of its own, with no image."""
+    return sample.get("caption_number") is not None
+
+
+def to_batch(images: Tensor | None, samples: Sequence[BaseDataElement]) -> Batch:
+    """Return images with what their samples tell; what no sample tells is None.
+
+    Args:
+        images: (B, 3, rows, cols); None for sentences alone.
+        samples: one an image, or one a sentence.
+    """
+    if images is not None and samples and len(images) != len(samples):
+        raise InputError(f"{len(images)} images came with {len(samples)} data samples: give one an image")
+    tokens = _stacked("tokens", samples)
+    device = next((each.device for each in (images, tokens) if each is not None), torch.device("cpu"))
+    labels = {ours: _labels(name, samples, device) for name, ours in HOST_LABELS.items()}
+    return Batch(images=images, attributes=_stacked("attributes", samples), tokens=tokens, **labels)
+
+
+def _labels(name: str, samples: Sequence[BaseDataElement], device: torch.device) -> Tensor | None:
+    values = [_plain(_value(name, sample)) for sample in samples]
+    if all(value is None for value in values):
+        return None
+    label = view_label if name == "view" else int
+    return torch.tensor([UNKNOWN if value is None else label(value) for value in values], device=device)
+
+
+def _value(name: str, sample: BaseDataElement) -> Any:
+    """Return a label of a sample; mmpretrain's samples call the identity `gt_label`."""
+    value = sample.get(name)
+    return sample.get("gt_label") if name == "label" and value is None else value
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def _stacked(name: str, samples: Sequence[BaseDataElement]) -> Tensor | None:
+    values = [sample.get(name) for sample in samples]
+    if all(value is None for value in values):
+        return None
+    missing = next((sample for sample, value in zip(samples, values, strict=True) if value is None), None)
+    if missing is not None:
+        raise InputError(f"{missing.get('img_path')} has no {name}, while others of its batch have")
+    return torch.stack([torch.as_tensor(value) for value in values])
+
+
+@MODELS.register_module()
+@checked()
+class ReIDPreprocessor(BaseDataPreprocessor):
+    """Stacks images and normalizes them to (image - mean) / std; sentences, which come without one, are left as is.
+
+    Args:
+        mean: of the pixels, 0 to 255, red first.
+        std: deviation of the pixels.
+        bgr_to_rgb: turn images around whose first color is blue, as mmcv loads them.
+        non_blocking: move tensors to the device while the program goes on.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float] = (127.5, 127.5, 127.5),
+        std: Sequence[float] = (127.5, 127.5, 127.5),
+        bgr_to_rgb: bool = False,
+        non_blocking: bool = False,
+    ):
+        super().__init__(non_blocking)
+        for name, values in (("mean", mean), ("std", std)):
+            if len(values) != 3:
+                raise InputError(f"{name}={list(values)} should have three values, red, green and blue")
+            if name == "std" and min(values) <= 0:
+                raise InputError(f"std={list(values)} should be above 0")
+            # Not in checkpoints: they are a matter of the configuration, in both hosts.
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float).view(1, -1, 1, 1), persistent=False)
+        self.bgr_to_rgb = bgr_to_rgb
+
+    def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:  # noqa: ARG002 - the host's
+        """Return `inputs`, (B, 3, rows, cols) or None where there are only sentences, and `data_samples`."""
+        data = self.cast_data(data)
+        if "inputs" not in data:
+            raise InputError("the data loader gives no `inputs`: end the pipeline with agreid_plugin.Pack")
+        images = data["inputs"]
+        if not isinstance(images, Tensor):
+            images = _stack([image for image in images if image is not None])
+        return {**data, "inputs": None if images is None else self._normalized(images)}
+
+    def _normalized(self, images: Tensor) -> Tensor:
+        if images.dim() != 4 or images.shape[1] != 3:
+            raise InputError(f"images={tuple(images.shape)} should be (images, 3 colors, rows, columns)")
+        return ((images.flip(1) if self.bgr_to_rgb else images).float() - self.mean) / self.std
+
+
+def _stack(images: Sequence[Tensor]) -> Tensor | None:
+    sizes = {tuple(image.shape) for image in images}
+    if len(sizes) > 1:
+        raise InputError(f"images of a batch have different shapes, {sorted(sizes)}: resize them to one")
+    return torch.stack(list(images)) if images else None
