@@ -24,7 +24,7 @@ from torch import nn
 
 from agreid_plugin.cli.main import build_parser
 from agreid_plugin.hosts.fastreid.commands import catalog
-from agreid_plugin.hosts.fastreid.config.loading import declared, load_config
+from agreid_plugin.hosts.fastreid.config.loading import describe_keys, load_config
 from agreid_plugin.hosts.mmengine import registry
 from agreid_plugin.hosts.mmengine.commands import catalog as mmengine_catalog
 from agreid_plugin.synth import make_agsynth
@@ -46,7 +46,7 @@ def list_recipes() -> list[str]:
 def list_keys() -> dict[str, str]:
     """Our configuration keys of fast-reid with their defaults."""
     cfg, found = get_cfg(), {}
-    for path in declared():
+    for path in describe_keys():
         node = cfg
         for name in path.split("."):
             node = node[name]

@@ -22,7 +22,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
         "convert",
         help="convert a checkpoint of the released VDT, ViSA, SVPR-ReID or TAG-CLIP",
         description="Turn a checkpoint that the released code of a method wrote into one of the model that a "
-        "configuration describes (for ViSA and SVPR-ReID with VARIANT released), and tell what had no place in it.",
+        "configuration describes (for ViSA and SVPR-ReID with VARIANT released), and list what had no place in it.",
         epilog=EXAMPLES,
     )
     parser.add_argument("method", choices=METHODS, metavar="METHOD", help=f"one of {', '.join(METHODS)}")

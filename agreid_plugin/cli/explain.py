@@ -21,7 +21,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "explain",
         help="tell what a configuration builds, without training it",
-        description="Build the model of a configuration on the CPU and tell what it is: modules, losses and their "
+        description="Build the model of a configuration on the CPU and describe it: modules, losses and their "
         "weights, transforms, sampler, datasets and protocols with their counts, schedule, parameters and operations. "
         "Datasets and pretrained weights need not be there; nothing is written.",
         epilog=EXAMPLES,

@@ -30,7 +30,7 @@ def told_translations(datasets: Iterable[Dataset], setting: str, logger: Logger)
     return found
 
 
-def tell_long(tokenizer: Tokenizer, records: Iterable[Record], which: str, logger: Logger) -> None:
+def log_long_captions(tokenizer: Tokenizer, records: Iterable[Record], which: str, logger: Logger) -> None:
     """Say in one line how many captions of `which` records are too long, if any are."""
     captions = captions_of(records)
     long = sum(tokenizer.is_long(clean(caption)) for caption in captions)

@@ -41,7 +41,7 @@ def times(pair: Iterable[int]) -> str:
 
 
 def own_loss_rows(model: nn.Module) -> Iterator[Row]:
-    """Tell the losses that a method brings along, which its keys weigh."""
+    """Describe the losses that a method brings along, which its keys weigh."""
     needed = getattr(model, "computed_with", {})
     for name, module in model.named_children():
         weight = getattr(module, "weight", None)
@@ -57,7 +57,7 @@ def _has(model: nn.Module, path: str) -> bool:
 
 
 def size_rows(model: nn.Module, gflops: dict[str, float], classes: int) -> list[Row]:
-    """Tell the parameters of each part, and its operations for one test image."""
+    """Describe the parameters of each part, and its operations for one test image."""
     parameters = {name: _count(module.parameters()) for name, module in model.named_children()}
     parameters["total"] = _count(model.parameters())
     learning = _count(parameter for parameter in model.parameters() if parameter.requires_grad)

@@ -9,7 +9,7 @@ from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from agreid_plugin.hosts.fastreid.config.loading import changed, load_config
+from agreid_plugin.hosts.fastreid.config.loading import load_config, with_value
 from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
 
 PROJECTS = ROOT / "projects"
@@ -41,10 +41,10 @@ def both_forms(name: str, root: Path) -> SimpleNamespace:
 
 def prepare(yml, root):
     """Return a configuration of fast-reid's with the number of identities, the attributes, and no weights."""
-    cfg = changed(changed(yml, "MODEL.BACKBONE.PRETRAIN", False), "MODEL.HEADS.NUM_CLASSES", identities(yml))
+    cfg = with_value(with_value(yml, "MODEL.BACKBONE.PRETRAIN", False), "MODEL.HEADS.NUM_CLASSES", identities(yml))
     if cfg.MODEL.BACKBONE.PRETRAIN_PATH.endswith(".pt"):  # CLIP's, which would tell the activation
-        cfg = changed(cfg, "MODEL.CLIP.QUICK_GELU", "yes")
-    return with_attributes(changed(cfg, "DATASETS.ROOT", root) if "CP2108" in cfg.DATASETS.NAMES else cfg)
+        cfg = with_value(cfg, "MODEL.CLIP.QUICK_GELU", "yes")
+    return with_attributes(with_value(cfg, "DATASETS.ROOT", root) if "CP2108" in cfg.DATASETS.NAMES else cfg)
 
 
 def identities(yml) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.hosts.fastreid.config import checks
-from agreid_plugin.hosts.fastreid.config.loading import changed, load_config, use_cpu_without_gpu
+from agreid_plugin.hosts.fastreid.config.loading import load_config, use_cpu_without_gpu, with_value
 from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
@@ -77,7 +77,7 @@ def build(config: str | Path, overrides: Sequence[str]) -> nn.Module:
 def load_trained(cfg) -> tuple[nn.Module, list[str]]:
     """Build the model of a configuration and load its weights; returns it and the tensors that keep their values."""
     classes = cfg.MODEL.HEADS.NUM_CLASSES or 1  # the classifier is not used
-    model = Trainer.build_model(changed(cfg, "MODEL.HEADS.NUM_CLASSES", classes))
+    model = Trainer.build_model(with_value(cfg, "MODEL.HEADS.NUM_CLASSES", classes))
     return model, load_weights(model, cfg.MODEL.WEIGHTS)
 
 
@@ -93,6 +93,6 @@ def _configured(config: str | Path, weights: str | Path | None, overrides: Seque
 
 
 def _maker(cfg) -> str:
-    cfg = changed(cfg, "MODEL.HEADS.NUM_CLASSES", 0)  # a run writes it down, its recipe does not
+    cfg = with_value(cfg, "MODEL.HEADS.NUM_CLASSES", 0)  # a run writes it down, its recipe does not
     model = {key: value for key, value in cfg.MODEL.items() if key not in IRRELEVANT}
     return maker_of([model, cfg.INPUT, cfg.TEST.FLIP.ENABLED], cfg.MODEL.WEIGHTS)

@@ -1,4 +1,4 @@
-"""What a configuration can name, ours, the host's and other packages', for people to look up."""
+"""Catalog of what a configuration can name: ours, fast-reid's and parts of other packages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def components() -> dict[str, list[Entry]]:
 
 def keys() -> dict[str, str]:
     """Return the path of every configuration key of ours with its sentence."""
-    return loading.declared()
+    return loading.describe_keys()
 
 
 def _loss(name: str, entry: LossEntry) -> Entry:

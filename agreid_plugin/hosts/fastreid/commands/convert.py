@@ -1,4 +1,4 @@
-"""Checkpoints of the released codes, written as files that a configuration of ours loads."""
+"""Conversion of released checkpoints into files that a configuration of ours loads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SUFFIXES = (".pth", ".pt")
 CLASSIFIER = re.compile(r"(\w*head\.classifier\.weight|classifier\.(weight|bias))")
 """Names of classifiers: `head`, `local_head` and `view_head` have one, and TAG-CLIP itself."""
 COUNTED = ("head.classifier.weight", "classifier.weight")
-"""Those that tell the number of identities."""
+"""Those that have a row for each identity."""
 
 PIXELS = ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")
 """What features of every model depend on and no file of weights tells."""
@@ -61,15 +61,15 @@ def convert(method: str, released: str | Path, config: str | Path, out: str | Pa
         out: the file to write; it must not exist.
 
     Returns:
-        Lines that tell what was converted, dropped and left at its initial value.
+        Lines about what was converted, dropped and left at its initial value.
 
     Raises:
         InputError: a file is missing, damaged or of another model, or `out` cannot be written.
     """
     released, out = Path(released), Path(out)
     _check_out(out)
-    architecture, model = _released(method)
-    cfg = _configured(config, method, {"MODEL.META_ARCHITECTURE": architecture, **model.settings})
+    architecture, model = _find_released(method)
+    cfg = _load_config(config, method, {"MODEL.META_ARCHITECTURE": architecture, **model.settings})
     source = read_state(released)
     try:
         converted = CONVERTERS[method](source)
@@ -80,17 +80,17 @@ def convert(method: str, released: str | Path, config: str | Path, out: str | Pa
             [name, [str(label) for label in range(count)]] for name, count in converted.attributes.items()
         ]
     try:
-        fit = _fitted(converted.state, _wanted(cfg, converted.state), model.shapes)
+        fit = _fit(converted.state, _read_shapes(cfg, converted.state), model.shapes)
     except InputError as error:
         raise InputError(f"{released} and {config}: {error}") from None
     unstored = [f"{key} {attrgetter(key)(cfg)}" for key in (*model.unstored, *PIXELS)]
     _write(out, {"model": fit.state, "source": {"file": released.name, "method": method}})
     return [
-        f"{out}: {_counted(fit.state)}, made of {len(source) - len(converted.dropped)} of the {len(source)} tensors "
-        f"in {released.name}",
-        *_attributes(converted),
-        *_dropped(converted, source),
-        *_initial(fit.initial),
+        f"{out}: {_format_count(fit.state)}, made of {len(source) - len(converted.dropped)} of the {len(source)} "
+        f"tensors in {released.name}",
+        *_describe_attributes(converted),
+        *_describe_unused(converted, source),
+        *_describe_initial(fit.initial),
         f"not in the file, so as {config} has it: {', '.join(unstored)}",
     ]
 
@@ -104,8 +104,8 @@ def _check_out(out: Path) -> None:
         raise InputError(f"--out {out}: its folder does not exist")
 
 
-def _released(method: str) -> tuple[str, Released]:
-    """Return the name of a method's meta-architecture, and what it says of the released model."""
+def _find_released(method: str) -> tuple[str, Released]:
+    """Return the name of a method's meta-architecture, and its description of the released model."""
     for name, architecture in META_ARCH_REGISTRY._obj_map.items():
         released = getattr(architecture, "released", None)
         if released is not None and released.name == method:
@@ -113,7 +113,7 @@ def _released(method: str) -> tuple[str, Released]:
     raise unknown("method", method, CONVERTERS)
 
 
-def _configured(config: str | Path, method: str, settings: Mapping[str, Any]):
+def _load_config(config: str | Path, method: str, settings: Mapping[str, Any]):
     """Read the configuration, and refuse one that is not of the released model."""
     cfg = load_config(config)
     for key, value in settings.items():
@@ -125,8 +125,8 @@ def _configured(config: str | Path, method: str, settings: Mapping[str, Any]):
     return cfg
 
 
-def _wanted(cfg, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state dict of the configured model for as many identities, its shapes alone: nothing is computed."""
+def _read_shapes(cfg, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state dict of the configured model for as many identities, on the meta device: nothing is computed."""
     stored = [len(state[name]) for name in COUNTED if name in state and state[name].dim()]
     cfg.MODEL.HEADS.NUM_CLASSES = (stored or [cfg.MODEL.HEADS.NUM_CLASSES or 1])[0]
     cfg.MODEL.DEVICE = "meta"
@@ -134,7 +134,7 @@ def _wanted(cfg, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return build_model(cfg).state_dict()
 
 
-def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], shapes: Mapping[str, str]) -> Fit:
+def _fit(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], shapes: Mapping[str, str]) -> Fit:
     """Fit converted tensors into the model's, all but the optional ones."""
     without_place = [name for name in state if name not in wanted]
     if without_place:
@@ -162,7 +162,7 @@ def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], shapes: M
 
 
 def _is_classifier(name: str, value: Tensor, wanted: Tensor) -> bool:
-    """Tell whether two tensors are classifiers of one width, for other numbers of classes."""
+    """Return whether two tensors are classifiers of one width, for other numbers of classes."""
     return bool(CLASSIFIER.fullmatch(name)) and value.shape[1:] == wanted.shape[1:]
 
 
@@ -184,7 +184,7 @@ def _write(out: Path, content: dict) -> None:
         raise InputError(f"--out {out} cannot be written: {error}".splitlines()[0]) from None
 
 
-def _counted(tensors: Mapping[str, Tensor]) -> str:
+def _format_count(tensors: Mapping[str, Tensor]) -> str:
     noun = "tensor" if len(tensors) == 1 else "tensors"
     return f"{len(tensors)} {noun}, {_parameters(tensors):,} parameters"
 
@@ -196,32 +196,32 @@ def _parameters(tensors: Mapping[str, Tensor]) -> int:
     return sum(counted.values())
 
 
-def _attributes(converted: Converted) -> Iterator[str]:
+def _describe_attributes(converted: Converted) -> Iterator[str]:
     if converted.attributes:
         counted = ", ".join(f"{name} {count}" for name, count in converted.attributes.items())
         yield f"attributes and how many values each has: {counted}"
 
 
-def _dropped(converted: Converted, source: Mapping[str, Tensor]) -> Iterator[str]:
+def _describe_unused(converted: Converted, source: Mapping[str, Tensor]) -> Iterator[str]:
     if not converted.unused:
         return
-    yield f"dropped, as it reaches no output: {_counted(_some(source, converted.dropped))}"
+    yield f"dropped, as it reaches no output: {_format_count(_some(source, converted.dropped))}"
     for what, keys in converted.unused.items():
-        yield f"  {what} ({_counted(_some(source, keys))})"
+        yield f"  {what} ({_format_count(_some(source, keys))})"
 
 
-def _initial(left: Mapping[str, Tensor]) -> Iterator[str]:
-    """Tell what the file does not fill."""
+def _describe_initial(left: Mapping[str, Tensor]) -> Iterator[str]:
+    """Describe what the file does not fill."""
     predictor = _some(left, (name for name in left if name.startswith(PREDICTOR)))
     classifiers = _some(left, (name for name in left if CLASSIFIER.fullmatch(name)))
     if predictor:
         yield (
-            f"left at its initial value: the view predictor ({_counted(predictor)}), which released files never had; "
-            "use MODEL.VIEW given"
+            f"left at its initial value: the view predictor ({_format_count(predictor)}), which released files never "
+            "had; use MODEL.VIEW given"
         )
     if classifiers:
         names = ", ".join(classifiers)
-        yield f"left at their initial values: {names} ({_counted(classifiers)}); only training reads them"
+        yield f"left at their initial values: {names} ({_format_count(classifiers)}); only training reads them"
 
 
 def _some(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:

@@ -38,9 +38,9 @@ from agreid_plugin.types import View
 
 
 def model_rows(cfg, model: nn.Module, classes: int) -> Iterator[Row]:
-    """Tell the architecture, the backbone and its towers, and the heads."""
-    yield "architecture", _named(META_ARCH_REGISTRY, cfg.MODEL.META_ARCHITECTURE)
-    backbone = _named(BACKBONE_REGISTRY, cfg.MODEL.BACKBONE.NAME)
+    """Describe the architecture, the backbone and its towers, and the heads."""
+    yield "architecture", _format_name(META_ARCH_REGISTRY, cfg.MODEL.META_ARCHITECTURE)
+    backbone = _format_name(BACKBONE_REGISTRY, cfg.MODEL.BACKBONE.NAME)
     towers = {"ViT": (VisionTransformer, _vit), "image tower": (ImageTower, _image), "text tower": (TextTower, _text)}
     found = {
         name: describe(cfg, module)
@@ -51,10 +51,10 @@ def model_rows(cfg, model: nn.Module, classes: int) -> Iterator[Row]:
     yield "backbone", backbone if found else f"{backbone}, depth {cfg.MODEL.BACKBONE.DEPTH}"
     yield from found.items()
     known = f"{classes:,} classes" if classes else "a class for each identity of the training sets, which are not there"
-    yield "heads", f"{_named(REID_HEADS_REGISTRY, cfg.MODEL.HEADS.NAME)}, {known}"
+    yield "heads", f"{_format_name(REID_HEADS_REGISTRY, cfg.MODEL.HEADS.NAME)}, {known}"
 
 
-def _named(registry: Registry, name: str) -> str:
+def _format_name(registry: Registry, name: str) -> str:
     return f"{name} ({owner_of(registry.get(name))})"
 
 
@@ -88,7 +88,7 @@ def _text(cfg, tower: TextTower) -> str:
 
 
 def loss_rows(cfg, model: nn.Module) -> Iterator[Row]:
-    """Tell the losses of `MODEL.LOSSES.NAME`; of the host's own in its architectures not the keys that we add."""
+    """Describe the losses of `MODEL.LOSSES.NAME`; those of fast-reid in its architectures without keys that we add."""
     ours, added = isinstance(model, HostMethod), {key.path for key in KEYS}
     for name in cfg.MODEL.LOSSES.NAME:
         node, group = cfg.MODEL.LOSSES[LOSSES[name].node], f"MODEL.LOSSES.{LOSSES[name].node}"
@@ -111,15 +111,15 @@ def operations(model: nn.Module, image: Tensor) -> dict[str, float]:
 
 
 def solver_text(cfg, iterations: int) -> str:
-    """Tell how a configuration learns, in one line.
+    """Describe how a configuration learns, in one line.
 
     Args:
         cfg: the configuration.
-        iterations: of an epoch; 0 if nobody knows, as without the training set.
+        iterations: of an epoch; 0 if not known, as without the training set.
     """
     solver = cfg.SOLVER
     extras = {"mixed precision": solver.AMP, "gradients clipped": solver.CLIP_GRADIENTS}
-    told = [
+    parts = [
         f"{solver.MAX_EPOCH} epochs{f' of {iterations} iterations' if iterations else ''}",
         f"lr {solver.BASE_LR:g} to {_last_rate(cfg, iterations):g} ({_schedule(cfg)})",
         *(f"{factor:g} times that for {module}" for module, factor in solver.LR_FACTORS),
@@ -127,7 +127,7 @@ def solver_text(cfg, iterations: int) -> str:
         f"weight decay {solver.WEIGHT_DECAY:g}, {_other_decays(cfg)}",
         *(name for name, node in extras.items() if node.ENABLED),
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def _schedule(cfg) -> str:
@@ -148,7 +148,7 @@ def _warmup(cfg, iterations: int) -> str:
 def _other_decays(cfg) -> str:
     solver = cfg.SOLVER
     if not solver.DECAY_VECTORS:
-        return "of matrices alone"
+        return "of matrices only"
     return f"of norms {solver.WEIGHT_DECAY_NORM:g}, of biases {solver.WEIGHT_DECAY_BIAS:g}"
 
 
@@ -175,20 +175,20 @@ PLAIN_REPR = re.compile(r"<(?:\w+\.)*(\w+) object at 0x\w+>")
 
 
 def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list[Row]]:
-    """Tell what a configuration builds.
+    """Describe what a configuration builds.
 
     Args:
         config: the configuration file.
         overrides: `KEY VALUE ...` on top of it.
 
     Returns:
-        Title -> rows of what is told and how it is. Datasets and weight files that are not there are told, too.
+        Title -> rows of a name and its description. Datasets and weight files that are not there are named, too.
 
     Raises:
         InputError: the configuration cannot be read, names something unknown, or its model cannot be built.
     """
     cfg = load_config(config, overrides)
-    pretrained = _pretrained(cfg)
+    pretrained = _describe_pretrained(cfg)
     cfg.MODEL.BACKBONE.PRETRAIN, cfg.MODEL.BACKBONE.PRETRAIN_PATH, cfg.MODEL.DEVICE = False, "", "cpu"
     checks.check_config(cfg)
     cfg, attributes = _with_attributes(cfg)
@@ -214,7 +214,7 @@ def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list
     }
 
 
-def _pretrained(cfg) -> str:
+def _describe_pretrained(cfg) -> str:
     backbone = cfg.MODEL.BACKBONE
     if not backbone.PRETRAIN:
         return "none"
@@ -226,18 +226,18 @@ def _file(path: str) -> str:
 
 
 def _with_attributes(cfg) -> tuple[Any, list[Row]]:
-    """Return the configuration with the attributes that its model learns, and tell them; nothing if it learns none."""
+    """Return the configuration with the attributes that its model learns, and a row of them; none if it learns none."""
     try:
         resolved = with_attributes(cfg)
     except InputError as error:
         resolved = cfg.clone()
         resolved.MODEL.SVPR.ATTRIBUTES = NONE
-        return resolved, [("attributes", f"not known, told without them: {error}")]
+        return resolved, [("attributes", f"not known, described without them: {error}")]
     rows = resolved.MODEL.SVPR.ATTRIBUTES
     if resolved is cfg or not rows:
         return resolved, []
-    told = "none" if rows == NONE else ", ".join(f"{name} ({len(values)} values)" for name, values in rows)
-    return resolved, [("attributes", told)]
+    parts = "none" if rows == NONE else ", ".join(f"{name} ({len(values)} values)" for name, values in rows)
+    return resolved, [("attributes", parts)]
 
 
 def _built(cfg) -> tuple[nn.Module, dict[str, float]]:
@@ -257,16 +257,16 @@ def _built(cfg) -> tuple[nn.Module, dict[str, float]]:
 
 def _transforms(cfg, is_train: bool) -> list[Row]:
     found = build_transforms(cfg, is_train).transforms
-    return [(str(number), _shown(transform)) for number, transform in enumerate(found, start=1)]
+    return [(str(number), _format_value(transform)) for number, transform in enumerate(found, start=1)]
 
 
-def _shown(transform: object) -> str:
-    """Return what an object prints, in one line; of one that does not say what it is, the class."""
+def _format_value(transform: object) -> str:
+    """Return what an object prints, in one line; of one without a description, the class."""
     return PLAIN_REPR.sub(r"\1", " ".join(repr(transform).split()))
 
 
 def _training_sets(cfg) -> tuple[list[Row], list[tuple]]:
-    """Tell the datasets to train on, and return their images; none if one of them is not there."""
+    """Describe the datasets to train on, and return their images; none if one of them is not there."""
     rows, found, whole = [], [], True
     for name in cfg.DATASETS.NAMES:
         try:
@@ -288,7 +288,7 @@ def _counts(items: Sequence[tuple]) -> str:
 
 
 def _learned_from(cfg, items: list[tuple]) -> tuple[list[tuple], list[Row]]:
-    """Return what an epoch shows, and tell why a training in one process would refuse to start, if it would."""
+    """Describe an epoch, and why a training in one process would refuse to start, if it would."""
     if not items:
         return [], []
     try:
@@ -342,6 +342,6 @@ def _comparison(cfg) -> str:
 
 
 def _views(model: nn.Module) -> str:
-    told = {"given": "given with every test image", "predicted": "predicted from the image"}
+    parts = {"given": "given with every test image", "predicted": "predicted from the image"}
     source = getattr(model, "view_source", "")
-    return told.get(source, source) or "not needed at test time"
+    return parts.get(source, source) or "not needed at test time"

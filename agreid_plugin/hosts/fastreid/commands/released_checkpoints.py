@@ -1,4 +1,4 @@
-"""What a method says of the checkpoints that its released code wrote, for `fastreid convert`."""
+"""Descriptions of released checkpoints, which a method gives for `fastreid convert`."""
 
 from __future__ import annotations
 

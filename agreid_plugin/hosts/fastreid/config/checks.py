@@ -17,7 +17,7 @@ from agreid_plugin.errors import InputError, MissingInputError, first_line, unkn
 from agreid_plugin.evaluation import NUMBERS, Metrics
 from agreid_plugin.evaluation.distances import METRICS
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
-from agreid_plugin.hosts.fastreid.config.loading import changed, load_config
+from agreid_plugin.hosts.fastreid.config.loading import load_config, with_value
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import check_text, learned_items
 from agreid_plugin.hosts.fastreid.data.transforms import check_pipeline
@@ -30,7 +30,7 @@ VIT_DEPTHS = ("small", "base")
 
 
 def check_config(cfg) -> None:
-    """Check what can be told from the configuration alone."""
+    """Check what follows from the configuration only, without data or model."""
     _check_names(cfg)
     _check_datasets(cfg)
     check_losses(cfg)
@@ -186,12 +186,12 @@ def _check_identities(sampler: str, identities: int, batch: int, world_size: int
 def with_feature_width(cfg):
     """Return the configuration with the width of the backbone's features where `MODEL.BACKBONE.FEAT_DIM` is 0.
 
-    The backbone is built once more to be asked, from random weights that leave the run's own random numbers alone. Our
-    meta-architectures take the width from theirs, and need no number.
+    The backbone is built once more to be asked, from random weights that do not touch the random numbers of the run.
+    Our meta-architectures take the width from theirs, and need no number.
     """
     if cfg.MODEL.BACKBONE.FEAT_DIM or method_of(cfg) is not HostMethod:
         return cfg
-    asked = changed(cfg, "MODEL.BACKBONE.PRETRAIN", False)
+    asked = with_value(cfg, "MODEL.BACKBONE.PRETRAIN", False)
     try:
         with torch.random.fork_rng(devices=()):
             width = _feature_width(asked, build_backbone(asked), torch.device("cpu"))
@@ -200,7 +200,7 @@ def with_feature_width(cfg):
             f"MODEL.BACKBONE.FEAT_DIM is 0, but {cfg.MODEL.BACKBONE.NAME} cannot be asked for its width, give it: "
             f"{first_line(error)}"
         ) from error
-    return changed(cfg, "MODEL.BACKBONE.FEAT_DIM", width)
+    return with_value(cfg, "MODEL.BACKBONE.FEAT_DIM", width)
 
 
 def check_feature_width(cfg, model: torch.nn.Module) -> None:

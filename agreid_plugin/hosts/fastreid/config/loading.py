@@ -73,12 +73,12 @@ def _import(module: str, name: str) -> Any:
         raise InputError(f"{IMPORTS}: {name} does not import: {type(error).__name__}: {first_line(error)}") from error
 
 
-def coerced(value: Any, default: Any, where: str) -> Any:
+def coerce_value(value: Any, default: Any, where: str) -> Any:
     """Return a value as the default's type, where nothing is lost by it.
 
     Args:
         value: what a file or the command line says.
-        default: the key's value without them; of a list its entries tell the kind of all.
+        default: the key's value without them; the entries of a list give the kind of all.
         where: what the message begins with.
 
     Raises:
@@ -98,7 +98,7 @@ def coerced(value: Any, default: Any, where: str) -> Any:
     elif isinstance(default, list | tuple):
         if isinstance(value, list | tuple):
             kind = _kind_of_all(default)
-            return type(default)(value if kind is None else [coerced(each, kind, where) for each in value])
+            return type(default)(value if kind is None else [coerce_value(each, kind, where) for each in value])
     elif isinstance(value, type(default)):
         return value
     raise InputError(f"{where} takes {_described(default)}, got {value!r}")
@@ -169,7 +169,7 @@ KEYS = (
     Key("DATASETS.OWN.PATTERN", "", "Dataset `folder`: pattern of a file name with groups pid, camera, view."),
     Key("DATASETS.OWN.IDENTITY_FOLDERS", False, "Dataset `folder`: each sub-folder holds the images of one identity."),
     Key("DATASETS.OWN.AERIAL_CAMERAS", [], "Datasets `folder` and `csv`: cameras in the air, if no view is given."),
-    Key("INPUT.PIPELINE", [], "Transforms by name in order, `host` for the host's own; empty: the host's own alone."),
+    Key("INPUT.PIPELINE", [], "Transforms by name in order, `host` for the host's own; empty: the host's own only."),
     Key("SOLVER.AMP.ON_CPU", False, "Run mixed precision on a CPU too, where it is usually many times slower."),
     Key(
         "SOLVER.WARMUP_EPOCHS",
@@ -224,14 +224,14 @@ def declare_group(path: str) -> None:
         node = node.setdefault(name, CfgNode())
 
 
-def declared() -> dict[str, str]:
+def describe_keys() -> dict[str, str]:
     """Return path -> sentence of every key of ours."""
     return dict(_docs)
 
 
 @contextmanager
-def said_of_keys(keys: str) -> Iterator[None]:
-    """Put the keys in question before what a constructor says of its arguments, which are called like them.
+def key_error_context(keys: str) -> Iterator[None]:
+    """Put the keys in question before a constructor's complaint about its arguments, which have the same names.
 
     What begins with a key stays as it is.
     """
@@ -241,7 +241,7 @@ def said_of_keys(keys: str) -> Iterator[None]:
         raise error if NAMES_A_KEY.match(str(error)) else InputError(f"{keys}: {error}") from None
 
 
-def changed(cfg: CfgNode, key: str, value: Any) -> CfgNode:
+def with_value(cfg: CfgNode, key: str, value: Any) -> CfgNode:
     """Return a copy of a configuration, frozen if it is, with another value of one key."""
     copy = cfg.clone()
     copy.defrost()
@@ -273,7 +273,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
     imports = _imports(files, given)
     import_all(imports)  # first, as they may declare keys
     cfg = get_cfg()
-    for key, value, where in _flat(files):
+    for key, value, where in _flatten(files):
         _set(cfg, key, value, where)
     for key, value in given:
         _set(cfg, key, value, "command line")
@@ -282,7 +282,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
 
 
 def _imports(files: list[tuple[Path, dict]], given: list[tuple[str, Any]]) -> list[str]:
-    """Return what a configuration imports; as with every key, the last place that says something counts."""
+    """Return what a configuration imports; as with every key, the last place that sets it counts."""
     places = [(content[IMPORTS], path.parent, str(path)) for path, content in files if IMPORTS in content]
     places += [(value, Path(), "command line") for key, value in given if key == IMPORTS]
     return resolve_imports(*places[-1]) if places else []
@@ -316,7 +316,7 @@ def _read_yaml(path: Path) -> dict:
     return content
 
 
-def _flat(files: list[tuple[Path, dict]]) -> Iterator[tuple[str, Any, str]]:
+def _flatten(files: list[tuple[Path, dict]]) -> Iterator[tuple[str, Any, str]]:
     known_nodes = set(_node_paths(get_cfg()))
 
     def walk(content: dict, prefix: str, where: str) -> Iterator[tuple[str, Any, str]]:
@@ -357,7 +357,7 @@ def _set(cfg: CfgNode, path: str, value: Any, where: str) -> None:
     if isinstance(node[name], CfgNode):
         raise InputError(f"{where}: {path} is a group of keys ({', '.join(node[name])}), not a value")
     default = [_entries[path]] if path in _entries and not node[name] else node[name]
-    node[name] = coerced(value, default, f"{where}: key {path}")
+    node[name] = coerce_value(value, default, f"{where}: key {path}")
 
 
 def _nearest_key(path: str, cfg: CfgNode) -> str:

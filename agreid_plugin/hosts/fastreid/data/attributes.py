@@ -1,4 +1,4 @@
-"""Which attributes a model learns, and their values: from the training sets, or from the configuration of a run.
+"""Attributes that a model learns, and their values: from the training sets, or from the configuration of a run.
 
 A run keeps them in its configuration, so that its weights can be evaluated where the training sets are not.
 """
@@ -13,7 +13,7 @@ from fastreid.data.datasets.bases import ImageDataset
 from agreid_plugin.data.attributes import AttributeSchema, expanded
 from agreid_plugin.data.learned_attributes import check_labels, from_rows, of_datasets, require_described, to_rows
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config.loading import Key, changed, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
 from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, read_dataset, source_of
 from agreid_plugin.hosts.fastreid.models.base import method_of
 
@@ -38,7 +38,7 @@ KEYS = (
 )
 declare(KEYS)
 NONE = ["none"]
-"""What a configuration says of a model without attributes."""
+"""Value of the key for a model without attributes."""
 
 _logger = logging.getLogger("fastreid.data")
 
@@ -62,7 +62,7 @@ def with_attributes(cfg):
 def with_schema(cfg):
     """Return the configuration with the attributes of `schema_of` in `MODEL.SVPR.ATTRIBUTES`."""
     schema = schema_of(cfg)
-    return changed(cfg, KEY, list(NONE) if schema is None else to_rows(schema))
+    return with_value(cfg, KEY, list(NONE) if schema is None else to_rows(schema))
 
 
 def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
@@ -79,7 +79,7 @@ def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | 
     records = {dataset: [item.record for item in dataset.train] for dataset in _ours(datasets)}
     for dataset in () if cfg.DATASETS.MISSING_ATTRIBUTES else records:
         require_described(dataset.records, records[dataset], "DATASETS.MISSING_ATTRIBUTES True")
-    with said_of_keys(KEY):
+    with key_error_context(KEY):
         every = [record for found in records.values() for record in found]
         check_labels(schema, every, sum(len(dataset.train) for dataset in datasets), _logger)
     return schema
@@ -90,14 +90,14 @@ def _ours(datasets: Sequence[ImageDataset]) -> list[RecordDataset]:
 
 
 def _of_datasets(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
-    with said_of_keys("DATASETS.ATTRIBUTES"):
+    with key_error_context("DATASETS.ATTRIBUTES"):
         return of_datasets([dataset.records for dataset in _ours(datasets)], cfg.DATASETS.ATTRIBUTES)
 
 
 def _written(cfg) -> AttributeSchema | None:
     if list(cfg.MODEL.SVPR.ATTRIBUTES) == NONE:
         return None
-    with said_of_keys(KEY):
+    with key_error_context(KEY):
         schema = from_rows(cfg.MODEL.SVPR.ATTRIBUTES)
     asked = expanded(cfg.DATASETS.ATTRIBUTES, schema.groups)
     if asked and asked != schema.names:

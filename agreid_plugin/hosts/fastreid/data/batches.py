@@ -62,7 +62,7 @@ class DeviceLoader(DataLoader):
         batches = _with_crashes_named(super().__iter__())
         if self.device.type != "cpu":
             batches = _copied_ahead(batches, self.device)
-        if self.progress:  # a bar on terminals alone
+        if self.progress:  # a bar on terminals only
             batches = iter(tqdm(batches, self.progress, len(self), leave=False, unit="batch", disable=None))
         return batches
 

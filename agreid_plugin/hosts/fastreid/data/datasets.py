@@ -61,7 +61,7 @@ class RecordDataset(ImageDataset):
 
     protocol: Protocol
     is_whole: bool
-    """Whether the name stands for the dataset, with whatever protocols are asked for, and not for one protocol."""
+    """Whether the name stands for the dataset, with any protocols that are asked for, and not for one protocol."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ def dataset_root(cfg) -> str:
 
 
 def read_dataset(cfg, name: str, parts: Sequence[str] = (), **kwargs: Any) -> ImageDataset:
-    """Read a registered dataset from where and as the configuration says, see `load_dataset`."""
+    """Read a registered dataset from the folder and with the options of a configuration, see `load_dataset`."""
     return load_dataset(name, dataset_root(cfg), parts, **options_of(cfg, name), **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""The host's datasets, samplers and loaders, put together so that bad data is named before or when it is met."""
+"""Loaders of training and test sets, with checks that name bad data."""
 
 from __future__ import annotations
 
@@ -85,23 +85,23 @@ class ReIDDataset(CommDataset):
 
 
 def item_view(item: tuple) -> int:
-    """Return the view of an item, `UNKNOWN` where nobody knows."""
+    """Return the view of an item, `UNKNOWN` where it is not known."""
     return view_label(item.record.view) if isinstance(item, RecordItem) else UNKNOWN
 
 
 def item_platform(item: tuple) -> int:
-    """Return what carries an item's camera, `UNKNOWN` where nobody knows."""
+    """Return what carries an item's camera, `UNKNOWN` where it is not known."""
     return platform_label(item.record.platform) if isinstance(item, RecordItem) else UNKNOWN
 
 
-def labeled(items: Iterable[tuple]) -> Iterator[LabeledImage]:
+def list_labeled(items: Iterable[tuple]) -> Iterator[LabeledImage]:
     """Yield what is known of the view and the platform of each item."""
     for item in items:
         yield LabeledImage(str(item[0]), item_view(item), item_platform(item))
 
 
 def fingerprints(cfg) -> dict[str, str]:
-    """Return what tells the copies of our datasets in `cfg` from others, by dataset, whatever its protocols."""
+    """Return fingerprints of our datasets in `cfg`, by dataset."""
     names = (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)
     one_of_each = {source_of(name): name for name in names if source_of(name)}
     return {source: read_dataset(cfg, name).fingerprint for source, name in one_of_each.items()}
@@ -167,7 +167,7 @@ def _loader(cfg, dataset: ReIDDataset, batches: Sampler[list[int]], progress: st
         num_workers=cfg.DATALOADER.NUM_WORKERS,
         collate_fn=host_collate,
         pin_memory=True,
-        generator=torch.Generator(),  # the seeds of workers mean nothing, and the run's generator is left alone
+        generator=torch.Generator(),  # the seeds of workers mean nothing, and the run's generator is not touched
         worker_init_fn=leave_to_the_main_process,
     )
     if cfg.MODEL.DEVICE == "cpu":

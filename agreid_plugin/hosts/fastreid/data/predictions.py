@@ -1,4 +1,4 @@
-"""What a model takes the attributes of test images for: as a table, and how often it is right."""
+"""Predicted attributes of test images: a table of them, and their accuracy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def predict(cfg, model: nn.Module, test_set: EvaluationSet) -> list[Prediction]:
 
 
 def require_describing(cfg, method: nn.Module | type[nn.Module]) -> None:
-    """Refuse a configuration whose model, or the class of it, cannot tell attributes."""
+    """Refuse a configuration whose model, or the class of it, cannot predict attributes."""
     if not hasattr(method, "describe"):
         able = [name for name, kind in META_ARCH_REGISTRY._obj_map.items() if hasattr(kind, "describe")]
         raise InputError(

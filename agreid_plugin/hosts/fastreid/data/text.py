@@ -1,4 +1,4 @@
-"""Captions in the host's data path: which are learned from, how they become tokens, and in which batches they go."""
+"""Captions for fast-reid: choice of those to learn from, tokens, and batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler
 from agreid_plugin.data.captions import CaptionAugmentation, CaptionReader, captions_of, clean, pairs
 from agreid_plugin.engine import caption_report
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.data.batches import DeviceLoader
 from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, RecordItem
 from agreid_plugin.nn.clip import Tokenizer
@@ -36,7 +36,7 @@ declare(KEYS)
 
 
 def reads_captions(cfg) -> bool:
-    """Tell whether the model of a configuration reads sentences."""
+    """Return whether the model of a configuration reads sentences."""
     return "tokens" in getattr(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), "inference_inputs", ())
 
 
@@ -83,14 +83,14 @@ def training_captions(
     if silent:
         _logger.info("%d of %d training images have no caption and are left out", silent, len(items))
     reader = CaptionReader(Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), _augmentation(cfg), _translations(cfg, datasets))
-    tell_long(cfg, [item.record for item in learned], "training")
+    log_long_captions(cfg, [item.record for item in learned], "training")
     return learned, reader
 
 
-def tell_long(cfg, records: Sequence[Record], which: str) -> None:
-    """Say in one line how many captions of these records are too long, if any are."""
+def log_long_captions(cfg, records: Sequence[Record], which: str) -> None:
+    """Log how many captions of these records are too long, if any are."""
     if comm.is_main_process():
-        caption_report.tell_long(Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), records, which, _logger)
+        caption_report.log_long_captions(Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), records, which, _logger)
 
 
 class ImagesThenCaptions:
@@ -126,7 +126,7 @@ class ImagesThenCaptions:
 
 
 def _augmentation(cfg) -> CaptionAugmentation:
-    with said_of_keys("INPUT.TEXT"):
+    with key_error_context("INPUT.TEXT"):
         return CaptionAugmentation(cfg.INPUT.TEXT.BACK_TRANSLATION, cfg.INPUT.TEXT.WORD_DELETION)
 
 

@@ -42,7 +42,7 @@ HOST_SWITCHES = {
 
 @dataclass(frozen=True)
 class Registered:
-    """A transform of somebody's, which the configuration does not concern."""
+    """A transform of another package, which the configuration does not concern."""
 
     make: Callable[..., Transform]
 

@@ -24,7 +24,7 @@ from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, check_query_
 from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
 from agreid_plugin.evaluation.validation import describe_collapse
 from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, read_dataset, source_of
-from agreid_plugin.hosts.fastreid.data.text import CAPTION_NUMBERS, reads_captions, tell_long
+from agreid_plugin.hosts.fastreid.data.text import CAPTION_NUMBERS, log_long_captions, reads_captions
 from agreid_plugin.hosts.fastreid.engine.distributed import share
 from agreid_plugin.types import Record
 
@@ -52,7 +52,7 @@ def _test_set(cfg, names: Sequence[str]) -> EvaluationSet:
         check_query_gallery(each, dataset)
     found = EvaluationSet(dataset, chosen)
     if found.has_text:
-        tell_long(cfg, found.records, "test")
+        log_long_captions(cfg, found.records, "test")
     return found
 
 

@@ -20,7 +20,7 @@ from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validati
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.checks import best_metric, check_best_metric
-from agreid_plugin.hosts.fastreid.config.loading import changed
+from agreid_plugin.hosts.fastreid.config.loading import with_value
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import ImagesThenCaptions
 from agreid_plugin.hosts.fastreid.engine import solver
@@ -58,7 +58,7 @@ class Trainer(ResumableTrainer):
         if note:
             _logger.info(note)
         method = plain(self.model)
-        check_training_labels(method, loaders.labeled(self._trainer.data_loader.dataset.img_items))
+        check_training_labels(method, loaders.list_labeled(self._trainer.data_loader.dataset.img_items))
         for test_set in self.test_sets:
             check_test_labels(method, test_set, "MODEL.VIEW")
         if cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.ON_CPU:
@@ -90,7 +90,7 @@ class Trainer(ResumableTrainer):
     @classmethod
     def build_lr_scheduler(cls, cfg, optimizer, iters_per_epoch):
         """Build the schedule, its warm-up counted in epochs where `SOLVER.WARMUP_EPOCHS` says so."""
-        cfg = changed(cfg, "SOLVER.WARMUP_ITERS", solver.warmup_iterations(cfg, iters_per_epoch))
+        cfg = with_value(cfg, "SOLVER.WARMUP_ITERS", solver.warmup_iterations(cfg, iters_per_epoch))
         if cfg.SOLVER.SCHED_STEP == "iteration":
             return solver.cosine_by_iteration(cfg, optimizer, iters_per_epoch)
         schedulers = super().build_lr_scheduler(cfg, optimizer, iters_per_epoch)

@@ -9,7 +9,7 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from torch import Tensor, nn
 
 from agreid_plugin.errors import unknown
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.inference.features import feature_of
 from agreid_plugin.nn.view_token_vit import PlainEncoder
 from agreid_plugin.nn.vit import SIZES, VisionTransformer, build_vit
@@ -54,7 +54,7 @@ def build_own_vit(cfg, extra_tokens: int) -> VisionTransformer:
     if backbone.DEPTH not in SIZES:
         raise unknown(f"MODEL.BACKBONE.DEPTH of {backbone.NAME}", backbone.DEPTH, SIZES)
     shape: dict[str, Any] = {"width": own.WIDTH, "depth": own.LAYERS, "heads": own.HEADS}
-    with said_of_keys("MODEL.VIT and MODEL.BACKBONE"):
+    with key_error_context("MODEL.VIT and MODEL.BACKBONE"):
         vit = build_vit(
             backbone.DEPTH,
             **{name: value for name, value in shape.items() if value},

@@ -7,7 +7,7 @@ import logging
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config.loading import Key, changed, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone
 from agreid_plugin.nn.clip import CLIP, ImageTower
 from agreid_plugin.nn.clip_build import build_clip
@@ -80,7 +80,7 @@ def with_activation(cfg):
     """
     if cfg.MODEL.BACKBONE.NAME != BACKBONE or cfg.MODEL.CLIP.QUICK_GELU != "auto":
         return cfg
-    return changed(cfg, "MODEL.CLIP.QUICK_GELU", "yes" if _quick_gelu(cfg) else "no")
+    return with_value(cfg, "MODEL.CLIP.QUICK_GELU", "yes" if _quick_gelu(cfg) else "no")
 
 
 def _build(cfg, text_length: int) -> CLIP:
@@ -89,7 +89,7 @@ def _build(cfg, text_length: int) -> CLIP:
         raise InputError(f"CLIP needs one image size: INPUT.SIZE_TRAIN is {train}, INPUT.SIZE_TEST {test}")
     shape = {key.lower(): cfg.MODEL.CLIP[key] for key in SHAPE if cfg.MODEL.CLIP[key]}
     quick_gelu = _quick_gelu(cfg)
-    with said_of_keys("MODEL.CLIP and MODEL.BACKBONE"):
+    with key_error_context("MODEL.CLIP and MODEL.BACKBONE"):
         return build_clip(
             cfg.MODEL.CLIP.NAME,
             image_size=tuple(train),

@@ -9,7 +9,7 @@ from fastreid.engine.hooks import HookBase
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor
 
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
 from agreid_plugin.hosts.fastreid.models.clip import build_clip_backbone, build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.models.heads import make_head
@@ -33,7 +33,7 @@ class CLIPBaseline(HostMethod, clip_reid.CLIPBaseline):
     def __init__(self, cfg):
         require_clip_backbone(cfg)
         image = build_clip_backbone(cfg).core
-        with said_of_keys("MODEL.CLIP"):
+        with key_error_context("MODEL.CLIP"):
             super().__init__(
                 image,
                 cfg.MODEL.HEADS.NUM_CLASSES,
@@ -52,7 +52,7 @@ class CLIPReID(HostMethod, clip_reid.CLIPReID):
         require_clip_backbone(cfg)
         schedule_of(cfg)  # what is wrong with it is better known now than after the features are extracted
         towers, text_loss = build_towers(cfg), _text_loss(cfg)
-        with said_of_keys("MODEL.CLIP and MODEL.CLIP_REID"):
+        with key_error_context("MODEL.CLIP and MODEL.CLIP_REID"):
             super().__init__(
                 towers.image,
                 towers.text,
@@ -88,5 +88,5 @@ def _text_loss(cfg) -> IdentityLoss:
     """Build the cross-entropy of images and texts, which is smoothed and averaged as that of identities."""
     node = cfg.MODEL.LOSSES.CE
     smoothing = max(node.EPSILON, 0.0)  # below 0 it is the host's adaptive smoothing, which this loss has not
-    with said_of_keys("MODEL.CLIP_REID.I2T_WEIGHT"):
+    with key_error_context("MODEL.CLIP_REID.I2T_WEIGHT"):
         return IdentityLoss(cfg.MODEL.CLIP_REID.I2T_WEIGHT, smoothing, node.OVER_NONZERO, node.OVER_ALL)

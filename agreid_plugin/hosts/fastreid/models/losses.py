@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fastreid.modeling.losses import cross_entropy_loss, pairwise_circleloss, pairwise_cosface
 from torch import Tensor, nn
 
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.models.loss_registry import (
     HOST_LOSSES,
     LOSSES,
@@ -92,7 +92,7 @@ def build_objectives(cfg, names: Sequence[str] | None = None) -> nn.ModuleDict:
     objectives = nn.ModuleDict()
     for name in cfg.MODEL.LOSSES.NAME if names is None else names:
         entry = LOSSES[name]
-        with said_of_keys(f"MODEL.LOSSES.{entry.node}"):
+        with key_error_context(f"MODEL.LOSSES.{entry.node}"):
             objectives[entry.log_name] = entry.build(cfg.MODEL.LOSSES[entry.node])
     return objectives
 

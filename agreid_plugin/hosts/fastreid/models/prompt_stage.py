@@ -23,7 +23,7 @@ from tqdm import tqdm
 from agreid_plugin.data.atomic_write import whole_file
 from agreid_plugin.engine.checkpoints import surviving_the_disk
 from agreid_plugin.errors import InputError, MissingInputError
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.engine.distributed import plain, share
 from agreid_plugin.methods.clip_reid import CLIPReID, PromptSchedule, learn_prompts
@@ -51,7 +51,7 @@ declare(KEYS)
 def schedule_of(cfg) -> PromptSchedule:
     """Return how the first stage learns."""
     node = cfg.MODEL.CLIP_REID.STAGE1
-    with said_of_keys(NODE):
+    with key_error_context(NODE):
         return PromptSchedule(
             epochs=node.EPOCHS,
             rate=node.LR,

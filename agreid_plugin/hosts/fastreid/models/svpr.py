@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import CLIP_GRID, OF_CLIP, Released
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.data.attributes import schema_of
 from agreid_plugin.hosts.fastreid.models.base import HostMethod, view_source
 from agreid_plugin.hosts.fastreid.models.clip import build_towers, require_clip_backbone
@@ -86,7 +86,7 @@ class SVPR(HostMethod, svpr.SVPR):
         view = view_source(cfg)
         require_clip_backbone(cfg)
         node, towers = cfg.MODEL.SVPR, build_towers(cfg)
-        with said_of_keys("MODEL.SVPR"):
+        with key_error_context("MODEL.SVPR"):
             super().__init__(
                 towers.image,
                 towers.text,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agreid_plugin.errors import require_within
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import OF_CLIP, Released
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
 from agreid_plugin.hosts.fastreid.models.clip import build_towers, require_clip_backbone
@@ -90,7 +90,7 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
         node, towers = cfg.MODEL.TAG_CLIP, build_towers(cfg)
         if node.FREEZE_PATCHES:
             towers.image.visual.conv1.requires_grad_(False)
-        with said_of_keys(NODE):
+        with key_error_context(NODE):
             super().__init__(
                 towers,
                 cfg.MODEL.HEADS.NUM_CLASSES,

@@ -9,7 +9,7 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import OF_VIT, Released
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone, build_own_vit
 from agreid_plugin.hosts.fastreid.models.base import HostMethod, core_of
 from agreid_plugin.hosts.fastreid.models.heads import OURS, make_head
@@ -41,7 +41,7 @@ class VDT(HostMethod, vdt.VDT):
     def __init__(self, cfg):
         node, core = cfg.MODEL.VDT, core_of(cfg, DecoupledEncoder, build_vdt_backbone.__name__)
         head = partial(make_head, cfg, core.width)
-        with said_of_keys("MODEL.VDT"):
+        with key_error_context("MODEL.VDT"):
             super().__init__(
                 core,
                 head=head(cfg.MODEL.HEADS.NUM_CLASSES),

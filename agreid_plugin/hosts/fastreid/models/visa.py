@@ -9,7 +9,7 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import OF_VIT, Released
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, said_of_keys
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone, build_own_vit
 from agreid_plugin.hosts.fastreid.models.base import HostMethod, core_of, view_source
 from agreid_plugin.hosts.fastreid.models.heads import OURS, make_head
@@ -45,7 +45,7 @@ def build_visa_backbone(cfg) -> HostBackbone:
     """Build ViSA's backbone. Only meta-architecture ViSA gives it the views it needs, if VAB or ETGM is on."""
     node = cfg.MODEL.VISA
     vit = build_own_vit(cfg, extra_tokens=int(node.VAB))
-    with said_of_keys("MODEL.VISA"):
+    with key_error_context("MODEL.VISA"):
         core = visa.build_backbone(
             vit,
             variant=node.VARIANT,
@@ -90,7 +90,7 @@ class ViSA(HostMethod, visa.ViSA):
     def __init__(self, cfg):
         view = view_source(cfg)
         node, core = cfg.MODEL.VISA, core_of(cfg, ViSABackbone, build_visa_backbone.__name__)
-        with said_of_keys("MODEL.VISA"):
+        with key_error_context("MODEL.VISA"):
             super().__init__(
                 core,
                 cfg.MODEL.HEADS.NUM_CLASSES,

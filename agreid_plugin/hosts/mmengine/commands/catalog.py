@@ -1,4 +1,4 @@
-"""What a configuration of mmengine's can name, ours and mmengine's own, for people to look up."""
+"""Catalog of what a configuration of mmengine can name: ours and its own."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from agreid_plugin.errors import InputError, unknown
 
-PLAIN = (bool, int, float, str, list, tuple, dict, NoneType)
+PLAIN_TYPES = (bool, int, float, str, list, tuple, dict, NoneType)
 LISTS = (list, tuple, Sequence, Iterable, Collection)
 DICTS = (dict, Mapping)
 WORDS = {
@@ -28,7 +28,7 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Misfit:
+class TypeMismatch:
     """A value of the wrong kind.
 
     Attributes:
@@ -42,7 +42,7 @@ class Misfit:
     hint: Any
 
     def __str__(self) -> str:
-        return f"{self.where}={self.value!r} should be {_told(self.hint)}"
+        return f"{self.where}={self.value!r} should be {_describe_hint(self.hint)}"
 
 
 def require_kinds(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
@@ -55,20 +55,20 @@ def require_kinds(name: str, function: Callable[..., Any], arguments: Mapping[st
     """
     hints, parameters = _hints(function), _parameters(function)
     for argument, value in arguments.items():
-        if argument not in hints or argument not in parameters or _is(value, parameters[argument].default):
+        if argument not in hints or argument not in parameters or _is_default(value, parameters[argument].default):
             continue
-        found = misfit(argument, value, hints[argument])
+        found = find_mismatch(argument, value, hints[argument])
         if found is not None:
             raise InputError(f"{name}: {found}" if name else str(found))
 
 
-def misfit(where: str, value: Any, hint: Any) -> Misfit | None:
+def find_mismatch(where: str, value: Any, hint: Any) -> TypeMismatch | None:
     """Return what does not fit a type hint, the value itself or the innermost entry of it; None if all does."""
-    if not isinstance(value, PLAIN):
+    if not isinstance(value, PLAIN_TYPES):
         return None
-    kinds = [kind for kind in _alternatives(hint) if _is_of(value, kind)]
+    kinds = [kind for kind in _alternatives(hint) if _fits(value, kind)]
     if not kinds:
-        return Misfit(where, value, hint)
+        return TypeMismatch(where, value, hint)
     found = [_within(where, value, kind) for kind in kinds]
     return None if None in found else found[0]
 
@@ -76,7 +76,7 @@ def misfit(where: str, value: Any, hint: Any) -> Misfit | None:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function.__init__ if isinstance(function, type) else function)
-    except (NameError, TypeError, AttributeError):  # hints that a type checker alone can read
+    except (NameError, TypeError, AttributeError):  # hints that only a type checker can read
         return {}
 
 
@@ -87,8 +87,8 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return {}
 
 
-def _is(value: Any, default: Any) -> bool:
-    """Tell whether a value is the default, which fits whatever its hint says."""
+def _is_default(value: Any, default: Any) -> bool:
+    """Return whether a value is the default, which fits in spite of its hint."""
     return type(value) is type(default) and value == default
 
 
@@ -98,8 +98,8 @@ def _alternatives(hint: Any) -> list[Any]:
     return [NoneType if hint is None else hint]
 
 
-def _is_of(value: Any, hint: Any) -> bool:
-    """Tell whether a value is of a kind, whatever it holds."""
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of a kind, without a look at its entries."""
     kind = get_origin(hint) or hint
     if kind is Literal:
         return value in get_args(hint)
@@ -113,11 +113,11 @@ def _is_of(value: Any, hint: Any) -> bool:
         return isinstance(value, bool) or value in (0, 1)
     try:
         return isinstance(value, kind)
-    except TypeError:  # a protocol, of which no value tells whether it is one
+    except TypeError:  # a protocol that cannot be checked at runtime
         return True
 
 
-def _within(where: str, value: Any, hint: Any) -> Misfit | None:
+def _within(where: str, value: Any, hint: Any) -> TypeMismatch | None:
     """Return the first entry of a list or a dictionary that does not fit."""
     inner = [kind for kind in get_args(hint) if kind is not Ellipsis]
     if isinstance(value, dict) and len(inner) == 2:
@@ -126,11 +126,11 @@ def _within(where: str, value: Any, hint: Any) -> Misfit | None:
         entries = ((place, entry, inner[min(place, len(inner) - 1)]) for place, entry in enumerate(value))
     else:
         return None
-    found = (misfit(f"{where}.{name}", entry, kind) for name, entry, kind in entries)
+    found = (find_mismatch(f"{where}.{name}", entry, kind) for name, entry, kind in entries)
     return next((each for each in found if each is not None), None)
 
 
-def _told(hint: Any) -> str:
+def _describe_hint(hint: Any) -> str:
     known = [_word(kind) for kind in _alternatives(hint)]
     words = list(dict.fromkeys(word for word in known if word))
     return " or ".join(words) or str(hint)
@@ -143,7 +143,7 @@ def _word(hint: Any) -> str:
     return WORDS.get(get_origin(hint) or hint, "")
 
 
-FREE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 OURS = __name__.partition(".")[0]
 
 
@@ -160,8 +160,8 @@ def checked(to: Callable[..., Any] | None = None, given: Iterable[str] = ()) -> 
 
         @wraps(build)
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            own = list(_names(build))[1 + len(args) :]  # without self and those given by place
-            require_arguments(kind.__name__, build, kwargs, passed, own)
+            allowed = list(_names(build))[1 + len(args) :]  # without self and those given by place
+            require_arguments(kind.__name__, build, kwargs, passed, allowed)
             require_kinds(kind.__name__, to or build, {name: kwargs[name] for name in passed & kwargs.keys()})
             build(self, *args, **kwargs)
 
@@ -176,13 +176,13 @@ def require_arguments(
     function: Callable[..., Any],
     arguments: Mapping[str, Any],
     passed: Iterable[str] = (),
-    own: Iterable[str] | None = None,
+    allowed: Iterable[str] | None = None,
 ) -> None:
     """Refuse arguments that a function does not take, or of ours not of this kind, and the lack of those it needs.
 
     See `require_names` for the arguments.
     """
-    require_names(name, function, arguments, passed, own)
+    require_names(name, function, arguments, passed, allowed)
     if function.__module__.partition(".")[0] == OURS:  # hints of other toolboxes promise less
         require_kinds(name, function, arguments)
 
@@ -192,7 +192,7 @@ def require_names(
     function: Callable[..., Any],
     arguments: Mapping[str, Any],
     passed: Iterable[str] = (),
-    own: Iterable[str] | None = None,
+    allowed: Iterable[str] | None = None,
     given: Collection[str] = (),
 ) -> None:
     """Refuse arguments that a function does not take, and the lack of those it needs.
@@ -202,16 +202,16 @@ def require_names(
         function: what is going to be called.
         arguments: name -> value.
         passed: names that it takes and passes on.
-        own: names of its arguments that may be given; all of them without any.
+        allowed: names of its arguments that may be given; all of them without any.
         given: names of those that are added later.
     """
     parameters, passed = _names(function), list(passed)
-    own = list(parameters if own is None else own)
-    free = any(each.kind in FREE for each in inspect.signature(function).parameters.values()) and not passed
+    allowed = list(parameters if allowed is None else allowed)
+    free = any(each.kind in VARIADIC for each in inspect.signature(function).parameters.values()) and not passed
     for argument in arguments:
-        if argument not in own and argument not in passed and not free:
-            raise unknown(f"argument of {name}", argument, {*own, *passed})
-    needed = [each for each in own if parameters[each].default is inspect.Parameter.empty]
+        if argument not in allowed and argument not in passed and not free:
+            raise unknown(f"argument of {name}", argument, {*allowed, *passed})
+    needed = [each for each in allowed if parameters[each].default is inspect.Parameter.empty]
     missing = [each for each in needed if each not in arguments and each not in given]
     if missing:
         raise InputError(f"{name} needs {', '.join(missing)}: give {'it' if len(missing) == 1 else 'them'} a value")
@@ -220,4 +220,4 @@ def require_names(
 def _names(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the arguments that can be given by name."""
     parameters = inspect.signature(function).parameters
-    return {name: each for name, each in parameters.items() if each.kind not in FREE}
+    return {name: each for name, each in parameters.items() if each.kind not in VARIADIC}

@@ -23,7 +23,7 @@ from agreid_plugin.data.workers import told_crash
 from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of, unknown
 from agreid_plugin.host import INSTALL
 from agreid_plugin.hosts.mmengine import registry
-from agreid_plugin.hosts.mmengine.config.arguments import misfit, require_kinds, require_names
+from agreid_plugin.hosts.mmengine.config.arguments import find_mismatch, require_kinds, require_names
 from agreid_plugin.hosts.mmengine.engine.schedules import WarmupLR
 
 Names = list[str] | str | None
@@ -47,13 +47,13 @@ LOADER_PARTS = ("dataset", "sampler", "batch_sampler", "collate_fn", "worker_ini
 """Parts of a loader that mmengine builds from a dictionary."""
 ENDLESS = 10**9
 LOOKUP_ERRORS = (RuntimeError, ImportError, ValueError, TypeError)
-"""How mmengine, and Python's imports, say that a dotted name leads nowhere."""
+"""Errors of mmengine and of imports for a dotted name that leads nowhere."""
 BUILD_ERRORS = (TypeError, ValueError, KeyError, AttributeError, AssertionError)
 """What the hosts raise for values that they cannot build from."""
 HINTED = ("agreid_plugin", "mmengine", "torch")
 """Packages whose type hints hold; mmpretrain and mmcv write others than they take."""
 WIDER_THAN_HINTED = ("loss_scale",)
-"""Arguments that take more than their hints in mmengine say."""
+"""Arguments that take more than their hints in mmengine."""
 PACKAGE = Path(agreid_plugin.__file__).parent
 DEFAULT_CONSTRUCTOR = "DefaultOptimWrapperConstructor"
 PARAMWISE_KEYS = (
@@ -68,7 +68,7 @@ class Slot:
     """A key whose value mmengine builds by its `type`.
 
     Attributes:
-        registry: our registry of such parts, a child of mmengine's.
+        registry: our registry of such parts, a child of the one that mmengine has.
         given: arguments that the builder adds; None if that depends on what the part stands in.
         removed: entries that are read before the part is built.
         default: the type of a dictionary without one.
@@ -266,7 +266,7 @@ class BuildErrors(Hook):
 
 def _check_kinds(prefix: str, values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
     for name, hint in hints.items():
-        wrong = misfit(prefix + name, values[name], hint) if name in values else None
+        wrong = find_mismatch(prefix + name, values[name], hint) if name in values else None
         if wrong is not None:
             raise InputError(str(wrong))
 
@@ -360,7 +360,7 @@ def _plain_arguments(part: Part) -> dict[str, Any]:
 
 
 def _is_part(value: Any) -> bool:
-    """Tell whether a value is built before it is passed on, or a list of such."""
+    """Return whether a value is built before it is passed on, or a list of such."""
     first = value[0] if isinstance(value, list | tuple) and value else value
     return isinstance(first, Mapping) and "type" in first
 

@@ -1,4 +1,4 @@
-"""What a model takes for granted of its datasets, checked before a run and said in one line."""
+"""Checks of datasets against the model before a run: identities, views, batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class IdentityCheck(Hook):
         """Check the training set, and the set to validate with before days of training."""
         check_batches_agree(runner.train_dataloader)
         check_identities(runner.cfg.get("model"), metainfo(runner.train_dataloader))
-        check_training_labels(method_of(runner), labeled(runner.train_dataloader.dataset))
+        check_training_labels(method_of(runner), list_labeled(runner.train_dataloader.dataset))
         self._check_test(runner, "val")
 
     def before_val(self, runner: Runner) -> None:
@@ -67,16 +67,16 @@ def check_identities(model: Any, about: dict[str, Any]) -> None:
         model: the configuration; a model that was built elsewhere, or has no `num_ids`, is taken on trust.
         about: the dataset's metainfo.
     """
-    said = model.get("num_ids") if isinstance(model, dict) else None
+    expected = model.get("num_ids") if isinstance(model, dict) else None
     there = about.get("num_ids")
-    if said is not None and there is not None and said != there:
+    if expected is not None and there is not None and expected != there:
         raise InputError(
-            f"model.num_ids is {said}, but {about.get('name', 'the dataset')} has {there} identities to train on: set "
-            f"num_ids={there}"
+            f"model.num_ids is {expected}, but {about.get('name', 'the dataset')} has {there} identities to train on: "
+            f"set num_ids={there}"
         )
 
 
-def labeled(dataset: Dataset) -> Iterator[LabeledImage]:
+def list_labeled(dataset: Dataset) -> Iterator[LabeledImage]:
     """Yield what is known of the view and the platform of each item."""
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)

@@ -58,8 +58,8 @@ def require_model(cfg: Config) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, ImportError) and error.__cause__ is not None:  # mmengine lists its whole search path
         return f"custom_imports: {first_line(error.__cause__)}"
-    told = first_line(error)
-    return told if isinstance(error, SyntaxError | FileNotFoundError) else f"{type(error).__name__}: {told}"
+    reason = first_line(error)
+    return reason if isinstance(error, SyntaxError | FileNotFoundError) else f"{type(error).__name__}: {reason}"
 
 
 def _check_keys(cfg: Config, path: Path) -> None:
@@ -106,15 +106,14 @@ def type_name(value: Any) -> str:
 PRETRAINED = "Pretrained"  # mmengine's initialization from a file
 
 
-def settled(model: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_model(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's configuration with the activation of CLIP's towers and the attributes of its dataset in it.
 
-    A checkpoint tells neither, and where it is evaluated the pretrained weights and the training set may not be there
-    to ask.
+    A checkpoint holds neither, and where it is evaluated the pretrained weights and the training set may be missing.
     """
     known = dict(model)
     if isinstance(known.get("backbone"), dict):
-        known["backbone"] = settled(known["backbone"])
+        known["backbone"] = resolve_model(known["backbone"])
     if isinstance(known.get("clip"), dict):
         clip = known["clip"]
         needed = needs_quick_gelu(spelled(clip.get("quick_gelu", "auto")), clip.get("pretrained"))
@@ -125,8 +124,8 @@ def settled(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_pretrained(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's configuration, settled, that loads no pretrained weights: a checkpoint is to fill it."""
-    return drop_pretrained(settled(model))
+    """Return a model's configuration, resolved, that loads no pretrained weights: a checkpoint is to fill it."""
+    return drop_pretrained(resolve_model(model))
 
 
 def drop_pretrained(config: Mapping[str, Any]) -> dict[str, Any]:

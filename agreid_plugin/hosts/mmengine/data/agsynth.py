@@ -24,7 +24,7 @@ def make_once(root: str, names: Iterable[str], agsynth: Mapping[str, Any] | None
     """
     if not agsynth:
         return
-    require_arguments("agsynth", make_missing, agsynth, own=CHOSEN)
+    require_arguments("agsynth", make_missing, agsynth, allowed=CHOSEN)
     try:
         if is_main_process():
             make_missing(root, names, **agsynth, key="agsynth")

@@ -20,7 +20,7 @@ LABELS = ("img_path", "sample_idx", "pid", "camera", "view", "platform", "captio
 
 
 class PersonSample(BaseDataElement):
-    """One image of a person, or one caption to ask with, and what a model makes of it.
+    """One image of a person, or one caption to ask with, and the outputs of a model for it.
 
     Metainfo:
         img_path: the image file; for a caption that of the image which it describes.
@@ -39,7 +39,7 @@ class PersonSample(BaseDataElement):
     """
 
 
-def sample_of(results: Mapping[str, Any]) -> PersonSample:
+def build_sample(results: Mapping[str, Any]) -> PersonSample:
     """Return the sample of what a pipeline has gathered of an image or a caption."""
     known = {name: results.get(name) for name in LABELS}
     sample = PersonSample(metainfo={**known, "label": results.get("gt_label")})
@@ -54,15 +54,15 @@ HOST_LABELS = {"label": "pids", "camera": "cameras", "view": "views", "platform"
 
 
 def is_sentence(sample: BaseDataElement) -> bool:
-    """Tell whether a sample is a sentence of its own, with no image."""
+    """Return whether a sample is a sentence without an image."""
     return sample.get("caption_number") is not None
 
 
 def to_batch(images: Tensor | None, samples: Sequence[BaseDataElement]) -> Batch:
-    """Return images with what their samples tell; what no sample tells is None.
+    """Return images with the labels of their samples; a label that no sample has is None.
 
     Args:
-        images: (B, 3, rows, cols); None for sentences alone.
+        images: (B, 3, rows, cols); None where there are only sentences.
         samples: one an image, or one a sentence.
     """
     if images is not None and samples and len(images) != len(samples):

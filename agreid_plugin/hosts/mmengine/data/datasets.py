@@ -27,7 +27,7 @@ from agreid_plugin.evaluation import evaluation_sets
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.data.agsynth import make_once
-from agreid_plugin.hosts.mmengine.data.batches import sample_of
+from agreid_plugin.hosts.mmengine.data.batches import build_sample
 from agreid_plugin.hosts.mmengine.data.transforms import Tokenize
 from agreid_plugin.hosts.mmengine.models.build import schema_of
 from agreid_plugin.hosts.mmengine.registry import DATASETS
@@ -45,7 +45,7 @@ def training_schema(
     """Return the attributes to give with each training image, None if there are none to learn.
 
     Args:
-        asked: names of the datasets' attributes, all without any; or what a model is told of them, see `schema_of`.
+        asked: names of the datasets' attributes, all without any; or rows of a model, see `schema_of`.
         datasets: what is trained on.
         records: their training images, by dataset.
         missing: learn although an attribute file lacks some training identities.
@@ -90,15 +90,15 @@ def training_captions(
         )
     if left < images:
         _logger.info("%d of %d training images have no caption and are left out", images - left, images)
-    tell_long(tokenize, (record for found in told.values() for record in found), "training")
+    log_long_captions(tokenize, (record for found in told.values() for record in found), "training")
     chosen = {name: list(pairs(found)) if each else found for name, found in told.items()}
     return chosen, _translations(tokenize, datasets)
 
 
-def tell_long(tokenize: Tokenize, records: Iterable[Record], which: str) -> None:
-    """Say in one line how many captions of these records are too long, if any are."""
+def log_long_captions(tokenize: Tokenize, records: Iterable[Record], which: str) -> None:
+    """Log how many captions of these records are too long, if any are."""
     if is_main_process():
-        caption_report.tell_long(tokenize.tokenizer, records, which, _logger)
+        caption_report.log_long_captions(tokenize.tokenizer, records, which, _logger)
 
 
 def _translations(tokenize: Tokenize, datasets: Sequence[Dataset]) -> Translations:
@@ -199,7 +199,7 @@ class ReIDDataset(BaseDataset):
         info = self.get_data_info(idx)
         if info.get("caption_number") is not None:
             tokens = self.tokenize.tokenizer(clean(info["caption"]))
-            return {"inputs": None, "data_samples": sample_of({**info, "tokens": tokens})}
+            return {"inputs": None, "data_samples": build_sample({**info, "tokens": tokens})}
         return self.bad_images.attempt(idx, lambda place: self._packed(info, self.get_data_info(place)))
 
     def _packed(self, info: Info, shown: Info) -> Info:
@@ -258,7 +258,7 @@ class ReIDDataset(BaseDataset):
         images = [_labels_of(record) for record in test_set.records]
         if not test_set.has_text:
             return images
-        tell_long(self.tokenize, test_set.records, "test")
+        log_long_captions(self.tokenize, test_set.records, "test")
         captions = ((record, caption) for record in test_set.records for caption in record.captions)
         return images + [
             {**_labels_of(record), "caption": caption, "caption_number": number}

@@ -18,7 +18,7 @@ from agreid_plugin.hosts.mmengine.registry import DATA_SAMPLERS, FUNCTIONS
 from agreid_plugin.types import UNKNOWN
 
 PER_IDENTITY = 4
-"""Images of a person in a batch, where the sampler does not say."""
+"""Images of a person in a batch, by default."""
 
 
 @DATA_SAMPLERS.register_module()
@@ -30,7 +30,7 @@ class ViewBalancedIdentitySampler(EpochSampler):
     ended.
 
     Args:
-        dataset: tells the `gt_label` and the `view` of each image by `get_data_info`.
+        dataset: gives the `gt_label` and the `view` of each image by `get_data_info`.
         batch_size: images in a batch of one process, as the loader has it.
         per_identity: K.
         seed: the same in all processes; by default one is drawn and shared.
@@ -51,7 +51,7 @@ class IdentitySampler(EpochSampler):
     See `RandomIdentities`. An epoch has as many batches as the images fill, and goes on where the one before ended.
 
     Args:
-        dataset: tells the `gt_label` of each image by `get_data_info`.
+        dataset: gives the `gt_label` of each image by `get_data_info`.
         batch_size: images in a batch of one process, as the loader has it.
         per_identity: K.
         seed: the same in all processes; by default one is drawn and shared.

@@ -1,4 +1,4 @@
-"""Transforms of mmengine's pipelines that do to an image what fast-reid's do, pixel by pixel and draw by draw.
+"""Transforms for mmengine's pipelines, equal to those of fast-reid pixel by pixel and draw by draw.
 
 Between transforms an image is `results["img"]`, an array of rows, columns and channels (red, green, blue): uint8 until
 an augmentation of tensors has made it float32, still from 0 to 255. mmcv's transforms may stand between.
@@ -24,7 +24,7 @@ from agreid_plugin.data.transforms import pool
 from agreid_plugin.data.transforms.base import Augmentation
 from agreid_plugin.errors import InputError, require_within, unknown
 from agreid_plugin.hosts.mmengine.config.arguments import checked
-from agreid_plugin.hosts.mmengine.data.batches import sample_of
+from agreid_plugin.hosts.mmengine.data.batches import build_sample
 from agreid_plugin.hosts.mmengine.registry import TRANSFORMS
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import Record
@@ -75,7 +75,7 @@ class OnImage(ABC):
 
 
 class OnPicture(OnImage):
-    """A change that PIL makes, of whole numbers alone."""
+    """A change that PIL makes, of whole numbers only."""
 
     def changed(self, image: np.ndarray) -> np.ndarray:
         """Return the image changed: (rows, columns, channels)."""
@@ -256,7 +256,7 @@ class Pack:
 
     def __call__(self, results: Results) -> Results:
         """Return what a loader collates."""
-        return {"inputs": _tensor(_image(results, "Pack")), "data_samples": sample_of(results)}
+        return {"inputs": _tensor(_image(results, "Pack")), "data_samples": build_sample(results)}
 
     def __repr__(self) -> str:
         return "Pack()"

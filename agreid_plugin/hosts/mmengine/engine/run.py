@@ -32,7 +32,7 @@ from agreid_plugin.hosts.mmengine.config.loading import (
     each_dict,
     load_config,
     require_model,
-    settled,
+    resolve_model,
     type_name,
     without_pretrained,
 )
@@ -117,7 +117,7 @@ def _for_training(args: Namespace) -> Config:
             "mmengine's AmpOptimWrapper needs a GPU, and there is none: add `optim_wrapper.type "
             "agreid_plugin.AmpOptimWrapper`, which is off on a CPU"
         )
-    cfg.model = settled(cfg.model)
+    cfg.model = resolve_model(cfg.model)
     _settle_resuming(cfg, args)
     return cfg
 

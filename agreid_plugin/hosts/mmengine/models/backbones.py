@@ -130,7 +130,7 @@ def make_vit(config: Config | None, extra_tokens: int) -> nn.Module:
         return build("vit", config, extra_tokens=extra_tokens)
     with said_of("vit"):
         require_arguments(
-            "vit", _make_vit, config, passed=(*VIT_ARGUMENTS, "checkpointing"), own=("size", "pretrained")
+            "vit", _make_vit, config, passed=(*VIT_ARGUMENTS, "checkpointing"), allowed=("size", "pretrained")
         )
         return _make_vit(**config, extra_tokens=extra_tokens)
 

@@ -29,7 +29,7 @@ def build_towers(config: Config | None, text: bool = True) -> CLIP:
     """
     config = dict(config or {})
     with said_of("clip"):
-        require_arguments("CLIP", _build, config, passed=SHAPE, own=OWN)
+        require_arguments("CLIP", _build, config, passed=SHAPE, allowed=OWN)
         return _build(**config, text=text)
 
 

@@ -204,7 +204,7 @@ def test_rates_and_decays_of_parts(tiny):
     assert "weight decay 0.02, of norms 0.01, of biases 0.005" in told(tiny, *decays)["optimizer"]["Adam"]
     parts = [*decays, "SOLVER.DECAY_VECTORS", "False", "SOLVER.LR_FACTORS", "[['local_head', 10]]"]
     text = told(tiny, *parts)["optimizer"]["Adam"]
-    assert ", 10 times that for local_head, no warm-up, weight decay 0.02, of matrices alone" in text
+    assert ", 10 times that for local_head, no warm-up, weight decay 0.02, of matrices only" in text
 
 
 def test_a_warm_up_in_epochs_of_unknown_length(tiny, tmp_path):

@@ -10,10 +10,10 @@ from agreid_plugin.hosts.fastreid.config.loading import (
     KEYS,
     Key,
     declare,
-    declared,
+    describe_keys,
+    key_error_context,
     key_paths,
     load_config,
-    said_of_keys,
 )
 
 
@@ -29,8 +29,8 @@ def write(tmp_path):
 
 
 def test_every_key_of_ours_is_in_the_hosts_defaults_with_a_sentence():
-    assert {key.path for key in KEYS} < set(declared()) <= set(key_paths(get_cfg()))
-    assert not [path for path, sentence in declared().items() if not sentence.endswith(".")]
+    assert {key.path for key in KEYS} < set(describe_keys()) <= set(key_paths(get_cfg()))
+    assert not [path for path, sentence in describe_keys().items() if not sentence.endswith(".")]
 
 
 def test_declare_makes_nodes_as_needed(monkeypatch):
@@ -140,6 +140,6 @@ def test_a_binary_file_is_one_line(tmp_path):
     ],
 )
 def test_what_names_its_key_is_not_said_of_another(message, told):
-    with pytest.raises(InputError) as error, said_of_keys("MODEL.SVPR"):
+    with pytest.raises(InputError) as error, key_error_context("MODEL.SVPR"):
         raise InputError(message)
     assert str(error.value) == told

@@ -11,7 +11,7 @@ from torch import nn
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import components  # noqa: F401 - importing the first registers all
-from agreid_plugin.hosts.fastreid.config.loading import declared, key_paths
+from agreid_plugin.hosts.fastreid.config.loading import describe_keys, key_paths
 from agreid_plugin.hosts.fastreid.models import loss_registry
 from agreid_plugin.hosts.fastreid.models.losses import KEYS, LOSSES, LossEntry, build_objectives, check_losses
 from agreid_plugin.losses import (
@@ -177,7 +177,7 @@ def test_weights_of_built_in_losses_are_keys():
 
 
 def test_every_key_has_a_sentence_and_every_loss_its_keys():
-    assert all(declared()[key.path].endswith(".") for key in KEYS)
+    assert all(describe_keys()[key.path].endswith(".") for key in KEYS)
     assert all(entry.node in get_cfg().MODEL.LOSSES for entry in LOSSES.values())
 
 

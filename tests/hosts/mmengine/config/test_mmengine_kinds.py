@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.config.arguments import misfit, require_kinds
+from agreid_plugin.hosts.mmengine.config.arguments import find_mismatch, require_kinds
 from agreid_plugin.hosts.mmengine.config.checks import PACKAGE, BuildErrors, check_config
 from agreid_plugin.hosts.mmengine.config.loading import load_config
 from agreid_plugin.hosts.mmengine.data.batches import ReIDPreprocessor
@@ -40,7 +40,7 @@ class Shaped(Protocol):
     ],
 )
 def test_what_fits(value, hint):
-    assert misfit("here", value, hint) is None
+    assert find_mismatch("here", value, hint) is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_fits(value, hint):
     ],
 )
 def test_what_does_not_fit(value, hint, told):
-    assert str(misfit("here", value, hint)) == told
+    assert str(find_mismatch("here", value, hint)) == told
 
 
 def test_a_default_fits_whatever_its_hint_says():

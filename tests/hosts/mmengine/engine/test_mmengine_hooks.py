@@ -23,7 +23,7 @@ from agreid_plugin.engine.label_checks import check_test_labels, check_training_
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols
-from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities, labeled
+from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities, list_labeled
 from agreid_plugin.hosts.mmengine.engine.guard import LearningGuard
 from agreid_plugin.hosts.mmengine.engine.hooks import SoftLabelRamp
 from agreid_plugin.hosts.mmengine.engine.run_card import plain, setup
@@ -323,9 +323,9 @@ class Infos(list):
 
 def test_labels_that_a_method_needs_are_checked():
     infos = Infos({"img_path": f"{view}.jpg", "view": view} for view in (0, 1, UNKNOWN))
-    check_training_labels(model("VIF").method, labeled(infos))
+    check_training_labels(model("VIF").method, list_labeled(infos))
     with pytest.raises(InputError, match=r"VDT learns from the view of every image, but 1 of 3 .* for example -1\.jpg"):
-        check_training_labels(model("VDT").method, labeled(infos))
+        check_training_labels(model("VDT").method, list_labeled(infos))
 
 
 def test_views_of_test_images_are_checked_where_they_are_given():

@@ -15,7 +15,7 @@ from torch.optim import SGD
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.data.learned_attributes import to_rows
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.config.loading import settled, without_pretrained
+from agreid_plugin.hosts.mmengine.config.loading import resolve_model, without_pretrained
 from agreid_plugin.hosts.mmengine.models.build import schema_of
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.vit import VisionTransformer
@@ -341,10 +341,10 @@ def test_attributes_of_a_dataset_that_is_yet_to_be_made(tmp_path):
 def test_what_files_tell_is_written_into_a_configuration(four_people, clip_file):
     of_set = {"dataset": "CP2108", "data_root": str(four_people), "names": ["appearance"]}
     model = {**CONFIGS["SVPR"], "clip": {**CLIP, "pretrained": clip_file, "quick_gelu": "yes"}, "attributes": of_set}
-    known = settled(model)
+    known = resolve_model(model)
     assert known["attributes"] == to_rows(schema_of(of_set))
     assert known["clip"] == {**CLIP, "pretrained": clip_file, "quick_gelu": "yes"}
-    assert settled(CONFIGS["SVPR"])["clip"]["quick_gelu"] == "no"
+    assert resolve_model(CONFIGS["SVPR"])["clip"]["quick_gelu"] == "no"
     bare = without_pretrained(model)
     assert bare["clip"] == {**CLIP, "pretrained": None, "quick_gelu": "yes"}
     nested = {"type": "agreid_plugin.Baseline", "backbone": {"vit": {**VIT, "pretrained": "x.pth"}}}
