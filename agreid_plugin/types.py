@@ -234,16 +234,16 @@ class ReIDMethod(nn.Module, ABC):
         """Return the features to compare images by: (B, D)."""
 
     @property
-    def tells_views(self) -> bool:
-        """Whether it learns to tell the views of images."""
+    def predicts_views(self) -> bool:
+        """Whether it learns to predict the views of images."""
         return False
 
-    def told_views(self, outputs: Any) -> Tensor | None:  # noqa: ARG002 - of those that tell views
-        """Return the views that test images were taken for, (B,); None from a method that has not learned to tell."""
+    def predicted_views(self, outputs: Any) -> Tensor | None:  # noqa: ARG002 - of those that predict
+        """Return the views predicted for test images, (B,); None where they were given, or are not predicted."""
         return None
 
-    def with_views(self, batch: Batch) -> Batch:
-        """Return a batch whose unknown views, if the method needs them, are those that it takes the images for."""
+    def fill_views(self, batch: Batch) -> Batch:
+        """Return a batch in which predicted views stand for unknown ones, if the method needs views."""
         return batch
 
 

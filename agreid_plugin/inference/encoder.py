@@ -63,7 +63,7 @@ class Encoder(ABC):
         self.settings, self.method = settings, method
         untold = [name for name in left_out if PREDICTOR in name]
         self._check_complete([name for name in left_out if name not in untold and not name.endswith(CLASSIFIERS)])
-        self.tells_views = method is not None and method.tells_views and not untold
+        self.predicts_views = method is not None and method.predicts_views and not untold
         require_predictor(method, untold, settings.view_key)
 
     @property
@@ -109,7 +109,7 @@ class Encoder(ABC):
 
     def labeled(self, batch: Batch, names: Iterable[str]) -> Batch:
         """Return a batch in which these labels, where they are unknown, are those that the model tells."""
-        found = self.method.with_views(self._normalized(batch))
+        found = self.method.fill_views(self._normalized(batch))
         return batch.with_(**{name: getattr(found, name) for name in names})
 
     @abstractmethod
@@ -125,7 +125,7 @@ class Encoder(ABC):
         lacking = [name for name in sorted(self.needs, reverse=True) if bool((getattr(batch, name) == UNKNOWN).any())]
         if not lacking:
             return batch
-        if not self.tells_views:
+        if not self.predicts_views:
             raise InputError(
                 f"{self.settings.name} needs the {lacking[0][:-1]} of every image, and its weights have no view "
                 "predictor that could tell it: give views, aerial or ground"

@@ -154,7 +154,7 @@ def gallery_of(
 
 def check_view_filter(extractor: Extractor) -> None:
     """Refuse to keep images of one view that nobody can tell."""
-    if not extractor.encoder.tells_views:
+    if not extractor.encoder.predicts_views:
         raise InputError(f"--view needs a model that learned to tell views: {TELLS_VIEWS}")
 
 

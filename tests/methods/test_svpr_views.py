@@ -28,15 +28,15 @@ def test_unknown_views_are_those_of_the_predictor():
     data = batch()
     nobody = data.with_(views=torch.full_like(data.views, UNKNOWN), platforms=torch.full_like(data.views, UNKNOWN))
     with torch.no_grad():
-        told = guessing.told_views(guessing(data.only({"images"})))
-        assert given.told_views(given(data.only({"images", "views"}))) is None
-        assert given.with_views(nobody).views.tolist() == told.tolist()
+        told = guessing.predicted_views(guessing(data.only({"images"})))
+        assert given.predicted_views(given(data.only({"images", "views"}))) is None
+        assert given.fill_views(nobody).views.tolist() == told.tolist()
         half = nobody.with_(views=torch.tensor([1 - told[0], *[UNKNOWN] * 5]))
-        assert given.with_views(half).views.tolist() == [1 - told[0], *told[1:]]
-        filled = given.with_views(nobody).only({"images", "views"})
+        assert given.fill_views(half).views.tolist() == [1 - told[0], *told[1:]]
+        filled = given.fill_views(nobody).only({"images", "views"})
         torch.testing.assert_close(features(given, filled), features(guessing, data))
-    assert not small_svpr(vdfe=False).tells_views
-    assert small_svpr(vdfe=False).with_views(nobody) is nobody
+    assert not small_svpr(vdfe=False).predicts_views
+    assert small_svpr(vdfe=False).fill_views(nobody) is nobody
 
 
 def test_a_platform_that_is_told_fits_the_known_view():
@@ -44,8 +44,8 @@ def test_a_platform_that_is_told_fits_the_known_view():
     ground = data.with_(views=torch.ones_like(data.views), platforms=torch.full_like(data.views, UNKNOWN))
     with torch.no_grad():
         method.view_predictor.classifier.bias[2] += 100  # which takes everything for a drone's
-        filled = method.with_views(ground)
-        assert method.with_views(ground.with_(views=None)).views.tolist() == [View.AERIAL] * 6
+        filled = method.fill_views(ground)
+        assert method.fill_views(ground.with_(views=None)).views.tolist() == [View.AERIAL] * 6
     assert filled.views.tolist() == [View.GROUND] * 6
     assert PLATFORMS.index("uav") not in filled.platforms.tolist()
 

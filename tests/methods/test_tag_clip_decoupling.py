@@ -83,15 +83,15 @@ def test_no_view_known_is_a_zero_that_keeps_the_graph(clip):
 @torch.no_grad()
 def test_nobody_tells_the_views_of_sentences(clip):
     model, data = small(clip).eval(), batch()
-    assert model.told_views(model(Batch(tokens=data.tokens))) is None
+    assert model.predicted_views(model(Batch(tokens=data.tokens))) is None
 
 
 def test_views_are_told_by_the_mean_probability_of_the_blocks(clip):
     # Aerial by 1.00, 0.05 and 0.05, mean 0.37, though its logits add up to more; then by 0.98, 0.73 and 0.27.
     logits = ([[10.0, 0.0], [4.0, 0.0]], [[0.0, 3.0], [1.0, 0.0]], [[0.0, 3.0], [0.0, 1.0]])
     outputs = TAGCLIPOutputs(ImageFeatures(torch.zeros(2, 1), routed=tuple(map(routed, logits))))
-    assert small(clip).told_views(outputs).tolist() == [View.GROUND, View.AERIAL]
-    assert small(clip, view_loss=False).told_views(outputs) is None
+    assert small(clip).predicted_views(outputs).tolist() == [View.GROUND, View.AERIAL]
+    assert small(clip, view_loss=False).predicted_views(outputs) is None
 
 
 def test_view_accuracy():

@@ -44,7 +44,7 @@ class HostEncoder(Encoder):
             own = batch.with_(images=batch.images.clone())  # other packages' may normalize in place
             return self.model(to_host(own)), None
         outputs = self.method.infer(to_host(batch))
-        return self.method.embed(outputs), None if batch.tokens is not None else self.method.told_views(outputs)
+        return self.method.embed(outputs), None if batch.tokens is not None else self.method.predicted_views(outputs)
 
     def _normalized(self, batch: Batch) -> Batch:
         return self.method.normalized(to_host(batch))

@@ -51,7 +51,7 @@ class HostEncoder(Encoder):
     def _infer(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         sentences = batch.images is None
         outputs = self.method((batch if sentences else self._normalized(batch)).only(self.method.inference_inputs))
-        return self.method.embed(outputs), None if sentences else self.method.told_views(outputs)
+        return self.method.embed(outputs), None if sentences else self.method.predicted_views(outputs)
 
     def _normalized(self, batch: Batch) -> Batch:
         return batch.with_(images=self.model.data_preprocessor({"inputs": batch.images})["inputs"])

@@ -174,7 +174,7 @@ def image_sample(extractor: Extractor, view: str, pictures: Pictures) -> Sample:
         pictures: images of both views.
     """
     images, views = pictures
-    predicts = extractor.encoder.tells_views
+    predicts = extractor.encoder.predicts_views
     views = [None if view == "predicted" or (predicts and place % 3 == 0) else word for place, word in enumerate(views)]
     return Sample("images", extractor(images, views), lambda model: model(images, views))
 

@@ -44,7 +44,7 @@ class Graph(nn.Module):
         self._encoder = _make_fixed(extractor.encoder)
         self.model, self._normalize = self._encoder.model, extractor.normalize
         self._labels = _input_labels(self._encoder, view) if tower == "image" else ()
-        self._predicted = self._encoder.needs if tower == "image" and self._encoder.tells_views else frozenset()
+        self._predicted = self._encoder.needs if tower == "image" and self._encoder.predicts_views else frozenset()
         self.about = _describe(extractor, tower, self._labels)
         self.eval()
         with torch.no_grad():
@@ -82,7 +82,7 @@ def _input_labels(encoder: Encoder, view: str) -> tuple[str, ...]:
     """Return the labels of images that are inputs of the graph."""
     if view == "given" or not encoder.needs:
         return tuple(name for name in LABELS if name in encoder.needs)
-    if not encoder.tells_views:
+    if not encoder.predicts_views:
         raise InputError(
             f"--view predicted: {encoder.settings.name} needs views, and its weights have no view predictor (released "
             "files never had one); leave it out, and the file takes views as an input"
@@ -108,7 +108,7 @@ def _describe(extractor: Extractor, tower: str, labels: tuple[str, ...]) -> Abou
         **common,
         inputs=("images", *labels),
         views=("given" if labels else "predicted") if encoder.needs else source,
-        unknown_views=bool(labels) and encoder.tells_views,
+        unknown_views=bool(labels) and encoder.predicts_views,
         labels={word: (int(view), platform_label(word)) for word, view in VIEW_WORDS.items()} if labels else {},
         size=size,
         interpolation=interpolation,

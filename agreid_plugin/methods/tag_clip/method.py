@@ -182,13 +182,13 @@ class TAGCLIP(TwoStageMethod):
         return require_given("texts", outputs.texts if outputs.images is None else outputs.images).embedding
 
     @property
-    def tells_views(self) -> bool:
+    def predicts_views(self) -> bool:
         """Whether routers learn to tell the views of images."""
         return self.decoupling.view is not None
 
-    def told_views(self, outputs: TAGCLIPOutputs) -> Tensor | None:
+    def predicted_views(self, outputs: TAGCLIPOutputs) -> Tensor | None:
         """Return the views that the routers took images for, (B,); None where they have not learned to tell."""
-        if not self.tells_views or outputs.images is None:
+        if not self.predicts_views or outputs.images is None:
             return None
         routed = outputs.images.routed
         surely = [one.logits.softmax(dim=1) for one in routed if one.logits is not None]  # blocks of (B, V)

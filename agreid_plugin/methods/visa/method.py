@@ -121,15 +121,15 @@ class ViSA(ReIDMethod):
         return torch.cat([outputs.identity.embedding, outputs.local.embedding], dim=1)
 
     @property
-    def tells_views(self) -> bool:
+    def predicts_views(self) -> bool:
         """Whether there is a view predictor."""
         return self.view_predictor is not None
 
-    def told_views(self, outputs: ViSAOutputs) -> Tensor | None:
+    def predicted_views(self, outputs: ViSAOutputs) -> Tensor | None:
         """Return the views that test images were taken for, (B,); None where they were given."""
         return None if outputs.predicted is None else outputs.predicted.argmax(dim=1)
 
-    def with_views(self, batch: Batch) -> Batch:
+    def fill_views(self, batch: Batch) -> Batch:
         """Return a batch whose unknown views are those of the view predictor."""
         if self.view_predictor is None:
             return batch
