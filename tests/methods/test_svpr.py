@@ -217,7 +217,7 @@ def test_a_model_for_evaluation_needs_no_identities():
     [
         ({"view": "guessed"}, "view 'guessed' unknown; known: given, predicted"),
         ({"variant": "papre"}, "variant 'papre' unknown .*paper"),
-        ({"untold": 2}, "untold=2"),
+        ({"drop_attributes": 2}, "drop_attributes=2"),
         ({"stages": 0}, "stages=0"),
         ({"expert_top_k": 5}, "expert_top_k=5 .* 4"),
         ({"variant": "released", "experts": 2}, "expert_top_k=3 .* 2"),

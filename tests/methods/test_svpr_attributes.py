@@ -21,7 +21,7 @@ def test_in_training_the_attributes_are_told(variant):
 def test_some_training_images_are_told_nothing():
     data, torch_seed = batch(), 0
     nothing = data.with_(attributes=torch.full_like(data.attributes, UNKNOWN))
-    methods = {share: without_dropout(small_svpr(untold=share)) for share in (0.0, 0.5, 1.0)}
+    methods = {share: without_dropout(small_svpr(drop_attributes=share)) for share in (0.0, 0.5, 1.0)}
     torch.manual_seed(torch_seed)
     tokens = {share: method(data).features.attributes.tokens for share, method in methods.items()}
     silent = methods[0.0](nothing).features.attributes.tokens

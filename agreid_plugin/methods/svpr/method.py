@@ -65,8 +65,8 @@ class SVPR(ReIDMethod):
         attribute_weight: beta in Eq. 12; the variant's without a number.
         orthogonality: `cosine` or `dot`; see `OrthogonalLoss`.
         sentences: style of the attributes' sentences, one of `data.sentences.STYLES`; the variant's without a name.
-        untold: share of the training images, drawn anew each time, whose sentence tells nothing, as at test time. In
-            the paper all sentences tell: what reads attributes there need not find them in the image.
+        drop_attributes: share of the training images, drawn in every step, whose sentence names no attribute, as at
+            test time. In the paper every sentence names them: what reads them there need not find them in the image.
 
     Attributes:
         cache_text: at test time, take the text's results from earlier batches where nothing changed.
@@ -99,7 +99,7 @@ class SVPR(ReIDMethod):
         attribute_weight: float | None = None,
         orthogonality: str = "cosine",
         sentences: str | None = None,
-        untold: float = 0.0,
+        drop_attributes: float = 0.0,
     ):
         super().__init__()
         require_known("view", view, VIEW_SOURCES)
@@ -127,7 +127,7 @@ class SVPR(ReIDMethod):
         self._add_losses(identities, read, view_weight, attribute_weight, orthogonality)
         self._declare_inputs(view)
         self.embeds_attributes = read.embeds_attributes
-        self.untold = require_within("untold", untold, 0, 1)
+        self.drop_attributes = require_within("drop_attributes", drop_attributes, 0, 1)
         self.cache_text = True
 
     def forward(self, batch: Batch) -> SVPROutputs:
@@ -264,7 +264,7 @@ class SVPR(ReIDMethod):
         shape, wanted = tuple(batch.attributes.shape), (len(batch), len(self.schema))
         if shape != wanted:
             raise InputError(f"attributes={shape} should be images by attributes, {wanted}")
-        if not self.untold:
+        if not self.drop_attributes:
             return batch.attributes
-        hidden = torch.rand(len(batch.attributes), 1, device=batch.attributes.device) < self.untold
+        hidden = torch.rand(len(batch.attributes), 1, device=batch.attributes.device) < self.drop_attributes
         return batch.attributes.masked_fill(hidden, UNKNOWN)

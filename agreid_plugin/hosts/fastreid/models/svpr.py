@@ -35,9 +35,9 @@ KEYS = (
     Key("MODEL.SVPR.ORTHOGONALITY", "cosine", "SVPR-ReID: mean |cosine|, or `dot` for the sum that Eq. 10 prints."),
     Key("MODEL.SVPR.SENTENCES", "", "SVPR-ReID: paper | released | released-cp2108, style of text; empty: VARIANT's."),
     Key(
-        "MODEL.SVPR.UNTOLD",
+        "MODEL.SVPR.DROP_ATTRIBUTES",
         0.0,
-        "SVPR-ReID: share of training images whose sentence tells nothing, as at test time.",
+        "SVPR-ReID: share of training images whose sentence names no attribute, as at test time.",
     ),
     Key("MODEL.SVPR.CACHE_TEXT", True, "SVPR-ReID: compute a sentence once at test time, not with every batch."),
     Key("MODEL.SVPR.VIEW_WORDS.CCTV", "ground", "SVPR-ReID: word of the view of a fixed ground camera."),
@@ -112,7 +112,7 @@ class SVPR(HostMethod, svpr.SVPR):
                 attribute_weight=None if node.ATTRIBUTE_WEIGHT < 0 else node.ATTRIBUTE_WEIGHT,
                 orthogonality=node.ORTHOGONALITY,
                 sentences=node.SENTENCES or None,
-                untold=node.UNTOLD,
+                drop_attributes=node.DROP_ATTRIBUTES,
             )
         self.cache_text = node.CACHE_TEXT
         self.keep_normalization(cfg)
