@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, MissingInputError, first_line
-from agreid_plugin.nn.inert_objects import load_plain
 from agreid_plugin.nn.pickle_scan import load_trusted
+from agreid_plugin.nn.safe_unpickling import load_plain
 from agreid_plugin.nn.torchscript_reader import is_script, read_script
 from agreid_plugin.trust import SMALL_ARCHIVE, is_tar, refuse_bomb
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, open_clip
-from agreid_plugin.nn.clip_modules import Visual
+from agreid_plugin.nn.module_types import Visual
 from agreid_plugin.nn.size_checks import pair, patch_grid, whole
 
 VOCABULARY = 49408

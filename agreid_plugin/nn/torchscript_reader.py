@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agreid_plugin.nn.inert_objects import StandIn
+from agreid_plugin.nn.safe_unpickling import StandIn
 from agreid_plugin.trust import archive_names
 
 RECORD = "data.pkl"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.tag_clip import HRMoEBlock, ImageEncoder, MoEBlock
 from agreid_plugin.methods.tag_clip.hrmoe import Experts
-from agreid_plugin.methods.tag_clip.literal import DenseExperts
+from agreid_plugin.methods.tag_clip.reference import DenseExperts
 from agreid_plugin.nn.clip import ImageTower
 from agreid_plugin.nn.traceable_experts import make_traceable
 from agreid_plugin.types import View

@@ -9,7 +9,7 @@ from small_visa import VARIANTS, batch, small_backbone
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 
-from agreid_plugin.methods.visa import DLFM, ETGM, READINGS, PlainQueries, Queries, literal
+from agreid_plugin.methods.visa import DLFM, ETGM, READINGS, PlainQueries, Queries, reference
 from agreid_plugin.nn.view_token_vit import Encoded
 from agreid_plugin.types import View
 
@@ -46,16 +46,16 @@ def test_queries_equal_a_loop_over_images(views):  # Eqs. 4-7
     for image, group in enumerate(views):
         # The bank holds 0-2 shared, 3-5 aerial, 6-8 ground.
         for vector, first, routing, made in (
-            (identity[image], 0, literal.route(etgm.shared_router, identity[image : image + 1]), queries.invariant),
+            (identity[image], 0, reference.route(etgm.shared_router, identity[image : image + 1]), queries.invariant),
             (
                 view[image],
                 3 + 3 * group,
-                literal.route(etgm.view_router, view[image : image + 1], group),
+                reference.route(etgm.view_router, view[image : image + 1], group),
                 queries.specific,
             ),
         ):
             experts, weights = routing.experts[0].tolist(), routing.weights[0]
-            parts = [literal.expert(etgm.experts, first + number, vector[None])[0] for number in experts]
+            parts = [reference.expert(etgm.experts, first + number, vector[None])[0] for number in experts]
             expected = weights[0] * parts[0] + weights[1] * parts[1]
             torch.testing.assert_close(made[image], expected, rtol=0, atol=1e-12)
 
@@ -114,7 +114,7 @@ def test_every_kind_of_graph_equals_the_literal_form(variant, own_patches, own_g
     dlfm = DLFM(4, 2, 3, own_patches, own_graph, fuse_cls=READINGS[variant].fuse_cls).double()
     assert (dlfm.invariant.graph is dlfm.specific.graph) != own_graph
     parts = random_parts(patches=6)
-    torch.testing.assert_close(dlfm(*parts), literal.fuse(dlfm, *parts), rtol=0, atol=1e-12)
+    torch.testing.assert_close(dlfm(*parts), reference.fuse(dlfm, *parts), rtol=0, atol=1e-12)
 
 
 def test_gradient_of_the_fusion():
@@ -156,7 +156,7 @@ def test_who_chooses_the_patches(variant):
     moved = branch.moved(own, first, encoded.patches)
     patch = last if variant == "paper" else first
     for image in range(2):
-        expected = literal.move_query(branch.graph.weight, last[image], patch[image][None])
+        expected = reference.move_query(branch.graph.weight, last[image], patch[image][None])
         torch.testing.assert_close(moved[image, 0], expected)
 
 

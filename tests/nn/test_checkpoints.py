@@ -12,7 +12,7 @@ from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_g
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.nn.checkpoints import read_arrays, read_checkpoint, read_tensors
-from agreid_plugin.nn.inert_objects import load_plain
+from agreid_plugin.nn.safe_unpickling import load_plain
 from agreid_plugin.trust import trust
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.tensor([1, 2])}

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.visa import literal
+from agreid_plugin.methods.visa import reference
 from agreid_plugin.nn.experts import GroupedLayerNorm, GroupedLinear, Router, TokenExperts
 
 LN3 = math.log(3)
@@ -28,7 +28,7 @@ def vectors(count: int, width: int = 8, dtype=torch.float32) -> Tensor:
 def one_by_one(experts: TokenExperts, inputs: Tensor, chosen: Tensor) -> Tensor:
     """Eq. 7 for each vector alone."""
     made = [
-        literal.expert(experts, number, vector[None]) for vector, number in zip(inputs, chosen.tolist(), strict=True)
+        reference.expert(experts, number, vector[None]) for vector, number in zip(inputs, chosen.tolist(), strict=True)
     ]
     return torch.cat(made)
 
@@ -76,7 +76,7 @@ def test_cross_attention_to_one_key_does_not_depend_on_queries_and_keys():
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
         cross = tuple(torch.randn(2, 8, 8, generator=generator, dtype=torch.float64) * 3)
-        torch.testing.assert_close(literal.expert(experts, 2, inputs, cross), made, rtol=0, atol=1e-12)
+        torch.testing.assert_close(reference.expert(experts, 2, inputs, cross), made, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -173,7 +173,7 @@ def test_routing_equals_the_literal_form_in_each_group():
     router, inputs, group = Router(8, 5, 3, groups=2), vectors(9), torch.tensor([0, 1, 1, 0, 1, 0, 0, 1, 1])
     routing = router(inputs, group)
     for number in range(2):
-        expected = literal.route(router, inputs[group == number], number)
+        expected = reference.route(router, inputs[group == number], number)
         assert torch.equal(routing.experts[group == number], expected.experts)
         torch.testing.assert_close(routing.weights[group == number], expected.weights)
         torch.testing.assert_close(routing.logits[group == number], expected.logits)

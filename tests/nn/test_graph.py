@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.visa import literal
+from agreid_plugin.methods.visa import reference
 from agreid_plugin.nn.graph import QueryGraph, cosines, nearest_patches, query_row
 
 QUERY = torch.tensor([[[1.0, 0.0]]])
@@ -38,7 +38,7 @@ def slow_rows(queries: Tensor, patches: Tensor, nearest: Tensor) -> tuple[Tensor
     for image in range(len(queries)):
         for number, query in enumerate(queries[image]):
             index = nearest[image, number]
-            row = literal.normalized_adjacency(torch.cat([query[None], patches[image, index]]))[0]
+            row = reference.normalized_adjacency(torch.cat([query[None], patches[image, index]]))[0]
             own[image, number], others[image, number, index] = row[0], row[1:]
     return own, others
 
@@ -124,7 +124,7 @@ def test_the_layer_equals_the_literal_form(dtype, tolerance):
     moved = graph(queries, patches, chosen_mask(nearest, 7))
     for image in range(3):
         for number, query in enumerate(queries[image]):
-            expected = literal.move_query(graph.weight, query, patches[image, nearest[image, number]])
+            expected = reference.move_query(graph.weight, query, patches[image, nearest[image, number]])
             torch.testing.assert_close(moved[image, number], expected, rtol=0, atol=tolerance)
 
 

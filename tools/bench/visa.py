@@ -8,13 +8,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.methods.visa import ViSA, ViSABackbone, build_backbone, literal
+from agreid_plugin.methods.visa import ViSA, ViSABackbone, build_backbone, reference
 from agreid_plugin.nn.vit import build_vit
 from agreid_plugin.types import Batch, View
 from bench.rivals import TRAINING, Setting, Ways, compare, share, training_step
 
 IDENTITIES, STRIDE, NEIGHBORS = 2500, 12, 64  # as on CARGO
-RIVAL = "our plain form of the equations (methods/visa/literal.py), not the authors' code"
+RIVAL = "our plain form of the equations (methods/visa/reference.py), not the authors' code"
 PLAIN = "as printed"
 
 
@@ -35,7 +35,7 @@ def _method(setting: Setting) -> ViSA:
 def _methods(setting: Setting) -> dict[str, ViSA]:
     ours = _method(setting)
     plain = share(ours)
-    plain.backbone = literal.LiteralBackbone(plain.backbone)
+    plain.backbone = reference.LiteralBackbone(plain.backbone)
     return {"ours": ours, PLAIN: plain}
 
 
@@ -75,13 +75,13 @@ def _graphs(setting: Setting) -> Ways:
     branches = ((backbone.fusion.invariant, identity), (backbone.fusion.specific, view))
     return {
         "ours": lambda: torch.cat([branch.moved(queries, anchor, patches) for branch, anchor in branches]),
-        PLAIN: lambda: torch.cat([literal.move_queries(one, queries, anchor, patches) for one, anchor in branches]),
+        PLAIN: lambda: torch.cat([reference.move_queries(one, queries, anchor, patches) for one, anchor in branches]),
     }
 
 
 def _experts(setting: Setting) -> Ways:
     backbone, identity, view, _, _, views = _features(setting)
-    ways = {"ours": backbone.queries, PLAIN: partial(literal.generate_queries, backbone.queries)}
+    ways = {"ours": backbone.queries, PLAIN: partial(reference.generate_queries, backbone.queries)}
 
     def run(way: str) -> Tensor:
         made = ways[way](identity, view, views)

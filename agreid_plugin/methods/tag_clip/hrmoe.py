@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_known, require_within
-from agreid_plugin.nn.clip_modules import BlockMlp, ResidualBlock
 from agreid_plugin.nn.expert_usage import Sent
 from agreid_plugin.nn.experts import precisely
+from agreid_plugin.nn.module_types import BlockMlp, ResidualBlock
 from agreid_plugin.types import View
 
 SAMPLING = ("gumbel", "argmax")
@@ -50,7 +50,7 @@ class Experts(nn.Module):
 
     def traceable(self) -> nn.Module:
         """Return the same experts, all run on all tokens, as a graph of fixed shape for exports."""
-        from agreid_plugin.methods.tag_clip.literal import DenseExperts
+        from agreid_plugin.methods.tag_clip.reference import DenseExperts
 
         return DenseExperts(self)
 

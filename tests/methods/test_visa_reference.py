@@ -8,7 +8,7 @@ from small_visa import VARIANTS, batch, small_backbone
 from torch import nn
 
 from agreid_plugin.methods.visa import ViSA
-from agreid_plugin.methods.visa.literal import LiteralBackbone, literal_features
+from agreid_plugin.methods.visa.reference import LiteralBackbone, literal_features
 
 
 def assert_same_features(features, expected, tolerance: float) -> None:

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.visa import literal
+from agreid_plugin.methods.visa import reference
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder, PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import View
@@ -102,7 +102,7 @@ def test_each_image_has_the_token_of_its_view():
 @torch.no_grad()
 def test_equals_the_literal_form(views, per_block):
     encoder = with_tokens(DecoupledEncoder(small_vit(), views, per_block, subtractions=2)).double()
-    encoded, expected = (run(images().double(), VIEWS) for run in (encoder, lambda *x: literal.encode(encoder, *x)))
+    encoded, expected = (run(images().double(), VIEWS) for run in (encoder, lambda *x: reference.encode(encoder, *x)))
     for name in ("cls", "view", "identity", "patches"):
         torch.testing.assert_close(getattr(encoded, name), getattr(expected, name), rtol=0, atol=1e-12)
 
@@ -124,7 +124,7 @@ def test_the_token_of_an_absent_view_has_a_gradient_of_zero():
 @torch.no_grad()
 def test_the_plain_encoder_is_the_vit():
     vit = small_vit(extra_tokens=0).eval()
-    encoded, expected = PlainEncoder(vit)(images(), VIEWS), literal.encode(PlainEncoder(vit), images())
+    encoded, expected = PlainEncoder(vit)(images(), VIEWS), reference.encode(PlainEncoder(vit), images())
     cls = vit(images())[:, 0]
     assert torch.equal(encoded.cls, cls)
     assert torch.equal(encoded.identity, cls)
