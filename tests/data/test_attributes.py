@@ -10,8 +10,8 @@ from agreid_plugin.data.attributes import (
     AttributeSchema,
     choose,
     expanded,
-    read_qut_mat,
 )
+from agreid_plugin.data.datasets.ag_reid import read_qut_mat
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, Record
 

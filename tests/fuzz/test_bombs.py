@@ -18,7 +18,7 @@ from safetensors.torch import save
 
 from agreid_plugin import trust
 from agreid_plugin.cli.ablate import read_grid
-from agreid_plugin.data.datasets.mat_files import MOST_BYTES, refuse_damaged
+from agreid_plugin.data.datasets.mat_files import MAX_BYTES, read_mat
 from agreid_plugin.data.images import read_image
 from agreid_plugin.data.protocols import read_protocols
 from agreid_plugin.evaluation import load_features
@@ -146,6 +146,6 @@ def test_a_mat_file_that_would_fill_the_memory_is_refused(tmp_path):
     content += packer.flush()
     head = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 0x0100) + b"IM"
     (tmp_path / "a.mat").write_bytes(head + struct.pack("<II", 15, len(content)) + content)
-    unpacked = 2 * MOST_BYTES / 2**20  # as much as a part may have, and the part cut out of it
+    unpacked = 2 * MAX_BYTES / 2**20  # as much as a part may have, and the part cut out of it
     with modest(unpacked + 100):
-        assert refusal(lambda: refuse_damaged(tmp_path / "a.mat"), "a.mat")
+        assert refusal(lambda: read_mat(tmp_path / "a.mat"), "a.mat")

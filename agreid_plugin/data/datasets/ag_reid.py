@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from agreid_plugin.data.attributes import QUT_GROUPS, read_qut_mat
-from agreid_plugin.data.datasets.mat_files import refuse_damaged
+import numpy as np
+
+from agreid_plugin.data.attributes import QUT_GROUPS, is_known
+from agreid_plugin.data.datasets.mat_files import read_mat
 from agreid_plugin.data.datasets.tree import Grammar, Tree
+from agreid_plugin.errors import InputError, did_you_mean
 from agreid_plugin.types import Record, View
 
 PLATFORMS = {0: "uav", 2: "wearable", 3: "cctv"}  # by camera number
+QUT_YES = 2  # in the .mat file 1 is no and 2 is yes
 ATTRIBUTES = "qut_attribute_v4_88_attributes.mat"
 FOLDERS = {  # as released; the letter of a folder's name is its camera
     "bounding_box_train": "train",
@@ -63,8 +69,79 @@ def with_attributes(tree: Tree, records: list[Record], file: str) -> list[Record
     if path is None:
         tree.note(f"{file} not found: no attributes")
         return records
-    refuse_damaged(path)
     people = read_qut_mat(path)
     tree.groups = QUT_GROUPS
     tree.note_undescribed(path, records, people)
     return [replace(record, attributes=people.get(record.pid, {})) for record in records]
+
+
+def read_qut_mat(path: str | Path) -> dict[int, dict[str, str]]:
+    """Read AG-ReID's attributes of identities (`qut_attribute_v4_88_attributes.mat`, `qut_attribute_v8.mat`).
+
+    Fields are found by name, in any case and order. What the file calls unknown, or says nothing of, is left out.
+
+    Args:
+        path: the .mat file, a struct `qut_attribute` with the structs `train` and `test`.
+
+    Returns:
+        The identity's number, as the parsers make it from file names, -> attribute -> value.
+    """
+    people: dict[int, dict[str, str]] = {}
+    told = False
+    for columns in _qut_structs(Path(path)):
+        pids = [_qut_pid(path, value) for value in np.atleast_1d(columns["image_index"])]
+        for pid in pids:
+            people.setdefault(pid, {})
+        for group, values in QUT_GROUPS.items():
+            positive = np.stack([_qut_column(path, columns, group + value, len(pids)) for value in values], axis=1)
+            told |= bool(positive.any())
+            for pid, row in zip(pids, positive, strict=True):
+                people[pid].update(_qut_value(path, pid, group, row))
+    if not told:
+        raise InputError(f"{path}: no field says yes of anybody; write 1 for no and {QUT_YES} for yes")
+    return people
+
+
+def _qut_structs(path: Path) -> list[dict[str, np.ndarray]]:
+    content = read_mat(path)
+    halves = content.get("qut_attribute")
+    if not isinstance(halves, dict) or not {"train", "test"} & halves.keys():
+        raise InputError(f"{path}: expected a struct qut_attribute with train and test, found {sorted(content)}")
+    for half, fields in halves.items():
+        if not isinstance(fields, dict):
+            raise InputError(f"{path}: qut_attribute.{half} is no struct with a field for each attribute and value")
+    structs = [{name.lower(): column for name, column in half.items()} for half in halves.values()]
+    if not all("image_index" in columns for columns in structs):
+        raise InputError(f"{path}: a struct of qut_attribute lacks the field image_index, the identities")
+    return structs
+
+
+def _qut_pid(path: str | Path, value: Any) -> int:
+    # Numbers arrive as doubles, texts either as digits or as P0001T04041A0.
+    try:
+        return int("".join(filter(str.isdigit, value))) if isinstance(value, str) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{path}: image_index {value!r} is no identity; it should be like P0001T04041A0") from None
+
+
+def _qut_column(path: str | Path, columns: Mapping[str, np.ndarray], field: str, identities: int) -> np.ndarray:
+    """Return of which identities a field says yes: (identities,)."""
+    if field not in columns:
+        raise InputError(f"{path}: attribute field {field!r} missing{did_you_mean(field, columns)}")
+    try:
+        column = np.atleast_1d(columns[field]).astype(float)
+    except (TypeError, ValueError):
+        raise InputError(f"{path}: field {field!r} holds other than numbers; write 1 for no, 2 for yes") from None
+    if column.shape != (identities,):
+        raise InputError(
+            f"{path}: field {field!r} has {column.size} values for the {identities} identities of image_index; it "
+            "needs one for each"
+        )
+    return column == QUT_YES
+
+
+def _qut_value(path: str | Path, pid: int, group: str, positive: np.ndarray) -> dict[str, str]:
+    chosen = [value for value, yes in zip(QUT_GROUPS[group], positive, strict=True) if yes]
+    if len(chosen) > 1:
+        raise InputError(f"{path}: identity {pid} has {len(chosen)} values of {group!r} at once: {', '.join(chosen)}")
+    return {group: chosen[0]} if chosen and is_known(chosen[0]) else {}
