@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from agreid_plugin.deploy.about import INTERPOLATIONS, About
-from agreid_plugin.deploy.sessions import open_session
+from agreid_plugin.deploy.metadata import INTERPOLATIONS, About
+from agreid_plugin.deploy.runtimes import open_session
 from agreid_plugin.errors import InputError, first_line, require_known, unknown
 
 UNKNOWN = -1  # as in `agreid_plugin.types`, which needs torch

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from agreid_plugin.deploy.about import KEY, About
-from agreid_plugin.deploy.sessions import runtime_of
+from agreid_plugin.deploy.metadata import KEY, About
+from agreid_plugin.deploy.runtimes import runtime_of
 from agreid_plugin.inference.export.graph import Graph
 
 OPSET = 17

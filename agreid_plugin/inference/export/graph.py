@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from agreid_plugin.data.datasets.custom_records import VIEW_WORDS
-from agreid_plugin.deploy.about import INTERPOLATIONS, About
+from agreid_plugin.deploy.metadata import INTERPOLATIONS, About
 from agreid_plugin.deploy.model import resized
 from agreid_plugin.errors import InputError
 from agreid_plugin.inference.encoder import LABELS, Encoder

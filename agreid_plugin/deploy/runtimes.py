@@ -15,7 +15,7 @@ from types import ModuleType
 
 import numpy as np
 
-from agreid_plugin.deploy.about import KEY, About
+from agreid_plugin.deploy.metadata import KEY, About
 from agreid_plugin.errors import InputError, first_line, require_known
 
 Inputs = Mapping[str, np.ndarray]
