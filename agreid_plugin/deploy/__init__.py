@@ -1,7 +1,7 @@
-"""Exported models where they are used: numpy, PIL and a runtime, without torch and without a host."""
+"""Running exported models: numpy, PIL and a runtime, without torch and without a host."""
 
-from agreid_plugin.deploy.metadata import About
+from agreid_plugin.deploy.metadata import ModelMetadata
 from agreid_plugin.deploy.model import ExportedModel
 from agreid_plugin.deploy.tracker import TrackerReID
 
-__all__ = ["About", "ExportedModel", "TrackerReID"]
+__all__ = ["ExportedModel", "ModelMetadata", "TrackerReID"]

@@ -1,4 +1,4 @@
-"""What an exported file says of itself, as JSON inside it."""
+"""Metadata of an exported model, as JSON inside its file."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any
 from agreid_plugin.errors import InputError, first_line
 
 KEY = "agreid_plugin"
-"""Under which the JSON stands: in ONNX's metadata, OpenVINO's rt_info, and as a file within TorchScript's archive."""
+"""Name of the JSON: in ONNX's metadata, OpenVINO's rt_info, and as a file within TorchScript's archive."""
 
 INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""PIL's, each at its number."""
+"""Ways of resizing, each at PIL's number for it."""
 
 
 @dataclass(frozen=True)
-class About:
-    """What has to be known to use the file.
+class ModelMetadata:
+    """Everything a program has to know to use an exported file.
 
     Attributes:
         package: the version of this package that wrote it.
         method: the model's name.
-        maker: tells its features from those of other weights and settings; that of `fastreid index`.
+        maker: fingerprint of weights and settings, as `fastreid index` keeps it: only equal ones compare.
         tower: `image` or `text`.
         inputs: names of the graph's inputs, in their order; the first is `images`, (B, 3, H, W) of uint8 with red
             first, or `tokens`, (B, L) of int64; `views` and `platforms` are (B,) of int64.
         width: D of the output `features`, (B, D) of float32.
         normalized: whether features have length 1.
         precision: of the weights: `float32` or `int8`.
-        views: where views come from: `given`, `predicted` by the graph, or empty if the method needs none.
+        views: source of the views: `given`, `predicted` by the graph, or empty if the method needs none.
         unknown_views: whether -1 may be given, for which the graph predicts.
         labels: words for a view -> its number for `views` and the one for `platforms`.
         size: H and W of images.
-        interpolation: how PIL brings images to this size; one of `INTERPOLATIONS`.
+        interpolation: the way PIL resizes images to this size; one of `INTERPOLATIONS`.
         channels: the order of the colors in `images`.
         layout: the order of the axes of `images`.
-        pixels: what the numbers in `images` are.
+        pixels: type and range of the numbers in `images`.
         text_length: L, zeros behind the end of a sentence.
     """
 
@@ -60,28 +60,28 @@ class About:
     text_length: int = 0
 
     def to_json(self) -> str:
-        """Return it as the text that a file holds."""
+        """Return the text that a file holds."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str | None, path: object) -> About:
-        """Read the text of a file.
+    def from_json(cls, text: str | None, path: object) -> ModelMetadata:
+        """Read the text that a file holds.
 
         Raises:
-            InputError: the file has none, or not one of ours.
+            InputError: the file has no text, or not one that `fastreid export` wrote.
         """
         if not text:
             raise InputError(f"{path} does not say what it is: it was not written by fastreid export")
         try:
-            return cls(**_checked(json.loads(text)))
+            return cls(**_check(json.loads(text)))
         except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path} says odd things of itself ({first_line(error)}): export it again") from None
+            raise InputError(f"{path} has damaged metadata ({first_line(error)}): export it again") from None
 
 
-def _checked(found: Any) -> dict[str, Any]:
+def _check(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise TypeError("it should be an object")
-    found = {each.name: found[each.name] for each in fields(About) if each.name in found}
+    found = {each.name: found[each.name] for each in fields(ModelMetadata) if each.name in found}
     for name in ("package", "method", "maker", "tower", "precision", "views", "interpolation"):
         if not isinstance(found[name], str):
             raise TypeError(f"{name} should be a text")

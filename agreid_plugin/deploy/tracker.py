@@ -48,7 +48,7 @@ class TrackerReID:
         """
         cuts = crops(xyxys, img)
         seen = np.array([cut.size > 0 for cut in cuts], dtype=bool)
-        features = np.empty((len(cuts), self.model.about.width), np.float32)
+        features = np.empty((len(cuts), self.model.metadata.width), np.float32)
         features[seen] = self.model([cut for cut in cuts if cut.size], self.view, order="BGR")
         features[~seen] = self._random.standard_normal(features[~seen].shape)
         return features / np.linalg.norm(features, axis=1, keepdims=True).clip(min=1e-12)

@@ -35,7 +35,7 @@ def image() -> np.ndarray:
 def test_every_form_of_an_image_gives_the_same(model, image, tmp_path):
     Image.fromarray(image).save(tmp_path / "i.png")
     wanted = model(image)
-    assert wanted.shape == (1, model.about.width)
+    assert wanted.shape == (1, model.metadata.width)
     assert wanted.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(wanted, axis=1), 1, atol=1e-5)
     for form in (str(tmp_path / "i.png"), tmp_path / "i.png", Image.fromarray(image), [image], image[None]):
@@ -49,7 +49,7 @@ def test_batches_do_not_matter(made, model, image):
     wanted = np.concatenate([model(each) for each in several])
     np.testing.assert_allclose(model(several), wanted, atol=1e-5)
     np.testing.assert_allclose(ExportedModel(made / "vdt.onnx", threads=1)(several), wanted, atol=1e-5)
-    assert model([]).shape == (0, model.about.width)
+    assert model([]).shape == (0, model.metadata.width)
 
 
 @pytest.mark.parametrize(
@@ -93,38 +93,38 @@ def test_what_the_file_does_not_take_is_refused(model):
     with pytest.raises(InputError, match="order 'GBR' unknown"):
         model([], order="GBR")
     with pytest.raises(InputError, match="this file has the image tower"):
-        model.of_tokens(np.zeros((1, 48)))
+        model.embed_tokens(np.zeros((1, 48)))
 
 
-def changed(path: Path, out: Path, told: str | None) -> Path:
+def write_changed(path: Path, out: Path, text: str | None) -> Path:
     stored = onnx.load(path)
     del stored.metadata_props[:]
-    if told is not None:
-        stored.metadata_props.add(key="agreid_plugin", value=told)
+    if text is not None:
+        stored.metadata_props.add(key="agreid_plugin", value=text)
     onnx.save(stored, out)
     return out
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("text", "words"),
     [
         (None, "does not say what it is"),
-        ("{", "says odd things of itself"),
-        ("[]", "says odd things of itself"),
-        ("{}", "says odd things of itself"),
+        ("{", "has damaged metadata"),
+        ("[]", "has damaged metadata"),
+        ("{}", "has damaged metadata"),
     ],
 )
-def test_a_file_of_others_is_refused(made, tmp_path, told, words):
+def test_a_file_of_others_is_refused(made, tmp_path, text, words):
     with pytest.raises(InputError, match=words):
-        ExportedModel(changed(made / "vdt.onnx", tmp_path / "other.onnx", told))
+        ExportedModel(write_changed(made / "vdt.onnx", tmp_path / "other.onnx", text))
 
 
 def test_a_file_that_says_what_cannot_be_is_refused(made, model, tmp_path):
     for old, new in (('"size": [32, 16]', '"size": [0, 16]'), ('"bicubic"', '"cubic"'), ('"VDT"', "3")):
-        told = model.about.to_json()
-        assert old in told
-        with pytest.raises(InputError, match="says odd things of itself"):
-            ExportedModel(changed(made / "vdt.onnx", tmp_path / "other.onnx", told.replace(old, new)))
+        text = model.metadata.to_json()
+        assert old in text
+        with pytest.raises(InputError, match="has damaged metadata"):
+            ExportedModel(write_changed(made / "vdt.onnx", tmp_path / "other.onnx", text.replace(old, new)))
 
 
 def test_what_is_no_file_of_ours_is_refused(made, tmp_path):

@@ -48,7 +48,7 @@ def test_a_tracker_calls_it_with_slices_of_detections(reid, path, frame):
 
 @pytest.mark.parametrize("empty", [np.empty((0, 4)), np.array([]), np.empty((0, 6)), []])
 def test_no_box_is_no_feature(reid, frame, empty):
-    assert reid.get_features(empty, frame).shape == (0, reid.model.about.width)
+    assert reid.get_features(empty, frame).shape == (0, reid.model.metadata.width)
 
 
 def test_boxes_are_cut_at_the_border(reid, frame):

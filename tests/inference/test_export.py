@@ -115,10 +115,10 @@ def test_the_text_tower_of_tag_clip(fastreid_command, tmp_path):
     extractor, exported = Extractor.from_config(config, weights), ExportedModel(tmp_path / "words.onnx")
     sentences = ["a man in red", "someone"] * 4
     tokens = np.stack([extractor.encoder.tokenizer(sentence) for sentence in sentences])
-    np.testing.assert_allclose(exported.of_tokens(tokens), extractor.texts(sentences), atol=1e-4)
+    np.testing.assert_allclose(exported.embed_tokens(tokens), extractor.texts(sentences), atol=1e-4)
     outcome = fastreid_command("export", *common, "--format", "torchscript", "--out", tmp_path / "words.torchscript")
     assert outcome.code == 0, outcome.err
-    found = ExportedModel(tmp_path / "words.torchscript").of_tokens(tokens)
+    found = ExportedModel(tmp_path / "words.torchscript").embed_tokens(tokens)
     np.testing.assert_allclose(found, extractor.texts(sentences), atol=1e-4)
 
 
@@ -142,16 +142,16 @@ def test_a_file_says_what_it_is(made, export):
         f"{path}: ViSA, 32x16, features 32 wide, float32, {path.stat().st_size / 1e6:.1f} MB",
         "inputs: images, views; views: given",
     ]
-    about = {each.key: each.value for each in onnx.load(path).metadata_props}
-    told = json.loads(about["agreid_plugin"])
-    assert told["maker"] == Extractor.from_config(made / "visa.yml", made / "visa.pth").maker
-    assert (told["size"], told["interpolation"], told["channels"]) == ([32, 16], "bicubic", "RGB")
-    assert (told["package"], told["method"], told["width"]) == (__version__, "ViSA", 32)
-    assert (told["inputs"], told["views"], told["unknown_views"]) == (["images", "views"], "given", True)
-    assert told["normalized"] is True
+    metadata = {each.key: each.value for each in onnx.load(path).metadata_props}
+    described = json.loads(metadata["agreid_plugin"])
+    assert described["maker"] == Extractor.from_config(made / "visa.yml", made / "visa.pth").maker
+    assert (described["size"], described["interpolation"], described["channels"]) == ([32, 16], "bicubic", "RGB")
+    assert (described["package"], described["method"], described["width"]) == (__version__, "ViSA", 32)
+    assert (described["inputs"], described["views"], described["unknown_views"]) == (["images", "views"], "given", True)
+    assert described["normalized"] is True
 
 
-def test_views_given_told_and_predicted(made, visa, records, export):
+def test_views_given_by_image_and_predicted(made, visa, records, export):
     paths = [record.path for record in records]
     extractor = Extractor.from_config(made / "visa.yml", made / "visa.pth")
     given = ExportedModel(visa)
@@ -169,7 +169,7 @@ def test_released_weights_have_no_predictor(made, records, export):
     torch.save({"model": released}, made / "released.pth")
     outcome, path = export(weights="released.pth")
     assert outcome.code == 0, outcome.err
-    assert not ExportedModel(path).about.unknown_views
+    assert not ExportedModel(path).metadata.unknown_views
     with pytest.raises(ValueError, match="ViSA needs views of every image, and this file has no view predictor"):
         ExportedModel(path)([record.path for record in records])
     outcome, path = export("predicted.onnx", "--view", "predicted", weights="released.pth")
@@ -188,7 +188,7 @@ def test_raw_features_flips_and_other_interpolations(made, records, export, fast
     outcome = fastreid_command("export", "--config", config, "--weights", weights, "--out", tmp_path / "vdt.onnx")
     assert outcome.code == 0, outcome.err
     exported = ExportedModel(tmp_path / "vdt.onnx")
-    assert exported.about.interpolation == "bilinear"
+    assert exported.metadata.interpolation == "bilinear"
     image = np.random.default_rng(0).integers(0, 256, (70, 50, 3), dtype=np.uint8)
     np.testing.assert_allclose(exported(image), Extractor.from_config(config, weights)(image), atol=1e-4)
 
@@ -199,7 +199,7 @@ def test_int8_is_smaller_and_near(visa, records, export, agsynth):
     (share, mean) = re.search(r"int8: (\d+)% of the size; cosine with the model (\S+),", outcome.out).groups()
     assert int(share) < 100
     assert float(mean) > 0.98
-    assert ExportedModel(path).about.precision == "int8"
+    assert ExportedModel(path).metadata.precision == "int8"
     paths = [record.path for record in records]
     cosines = (ExportedModel(path)(paths, "aerial") * ExportedModel(visa)(paths, "aerial")).sum(axis=1)
     assert 0.95 < cosines.min() < 1 - 1e-7
@@ -240,7 +240,7 @@ def test_a_file_that_differs_is_not_kept(export, tmp_path):
     (tmp_path / "visa.bin").write_text("of yesterday")
     assert_one_line(export("visa.xml", "--format", "openvino")[0], "visa.bin exists")
     assert export("visa.onnx", "--force")[0].code == 0
-    assert ExportedModel(path).about.method == "ViSA"
+    assert ExportedModel(path).metadata.method == "ViSA"
 
 
 @pytest.mark.parametrize(

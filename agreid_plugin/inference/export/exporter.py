@@ -18,7 +18,7 @@ from PIL import Image
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 from agreid_plugin.data.datasets.files import list_images
 from agreid_plugin.data.images import read_image
-from agreid_plugin.deploy import About, ExportedModel
+from agreid_plugin.deploy import ExportedModel, ModelMetadata
 from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.evaluation import FeatureSet
 from agreid_plugin.inference.export.files import WRITERS, write_int8
@@ -105,7 +105,7 @@ def check_target(target: ExportTarget, force: bool = False) -> None:
         raise InputError(f"--out {target.path}: the folder {target.path.parent} does not exist")
 
 
-def export(extractor: Extractor, target: ExportTarget, pictures: Pictures | None, say: Say) -> About:
+def export(extractor: Extractor, target: ExportTarget, pictures: Pictures | None, say: Say) -> ModelMetadata:
     """Write a model to a file and compare both on real inputs; the file is there only if they agree.
 
     Args:
@@ -124,18 +124,18 @@ def export(extractor: Extractor, target: ExportTarget, pictures: Pictures | None
         _write(graph, target.format, draft_path)
         _compare(draft_path, sample, target.tolerance, say)
         if target.int8:
-            draft_path = _quantize(draft_path, graph.about, sample, say)
+            draft_path = _quantize(draft_path, graph.metadata, sample, say)
         for file, path in zip(export_files(draft_path), export_files(target.path), strict=True):
             with told_unwritten(path), whole_file(path) as draft:
                 shutil.copyfile(file, draft)
-    return ExportedModel(target.path).about
+    return ExportedModel(target.path).metadata
 
 
 def _write(graph: Graph, kind: str, path: Path) -> None:
     try:
         WRITERS[kind][1](graph, path)
     except torch.onnx.OnnxExporterError as error:
-        raise InputError(f"{graph.about.method} cannot be written as {kind}: {first_line(error)}") from error
+        raise InputError(f"{graph.metadata.method} cannot be written as {kind}: {first_line(error)}") from error
 
 
 def _compare(draft_path: Path, sample: Sample, tolerance: float, say: Say) -> None:
@@ -151,10 +151,10 @@ def _compare(draft_path: Path, sample: Sample, tolerance: float, say: Say) -> No
             )
 
 
-def _quantize(full: Path, about: About, sample: Sample, say: Say) -> Path:
+def _quantize(full: Path, metadata: ModelMetadata, sample: Sample, say: Say) -> Path:
     """Write the file in int8, and report its size and its features' cosine with the model's."""
     small = full.with_name(f"int8-{full.name}")
-    write_int8(full, about, small)
+    write_int8(full, metadata, small)
     pair = (sample.run(ExportedModel(small)), sample.features)
     exported, original = (each / np.linalg.norm(each, axis=1, keepdims=True).clip(min=1e-12) for each in pair)
     cosines = (exported * original).sum(axis=1)
@@ -183,14 +183,14 @@ def sentence_sample(extractor: Extractor) -> Sample:
     """Return sentences of several lengths with the model's features of them."""
     features, tokenize = extractor.texts(SENTENCES), extractor.encoder.tokenizer
     tokens = torch.stack([tokenize(cleaned(sentence)) for sentence in SENTENCES]).numpy()
-    return Sample("sentences", features, lambda model: model.of_tokens(tokens))
+    return Sample("sentences", features, lambda model: model.embed_tokens(tokens))
 
 
 def features_by(model: ExportedModel, like: FeatureSet) -> FeatureSet:
     """Return the features an exported file gives for the same images, to be evaluated like a model's."""
     words = [_place_word(record) for record in like.records]
     images = model([record.path for record in like.records], words)
-    return replace(like, images=(images,), views=model.about.views)
+    return replace(like, images=(images,), views=model.metadata.views)
 
 
 def _place_word(record: Record) -> str | None:

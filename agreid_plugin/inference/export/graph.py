@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from agreid_plugin.data.datasets.custom_records import VIEW_WORDS
-from agreid_plugin.deploy.metadata import INTERPOLATIONS, About
-from agreid_plugin.deploy.model import resized
+from agreid_plugin.deploy.metadata import INTERPOLATIONS, ModelMetadata
+from agreid_plugin.deploy.model import resize
 from agreid_plugin.errors import InputError
 from agreid_plugin.inference.encoder import LABELS, Encoder
 from agreid_plugin.inference.extractor import Extractor
@@ -31,7 +31,7 @@ class Graph(nn.Module):
     """Raw inputs to features: the model of an encoder, which it copies, on the CPU and without branches.
 
     Attributes:
-        about: the file's description of itself.
+        metadata: the description that the file holds.
 
     Args:
         extractor: the model; features are of length 1 if its are.
@@ -45,14 +45,14 @@ class Graph(nn.Module):
         self.model, self._normalize = self._encoder.model, extractor.normalize
         self._labels = _input_labels(self._encoder, view) if tower == "image" else ()
         self._predicted = self._encoder.needs if tower == "image" and self._encoder.predicts_views else frozenset()
-        self.about = _describe(extractor, tower, self._labels)
+        self.metadata = _describe(extractor, tower, self._labels)
         self.eval()
         with torch.no_grad():
-            self.about = replace(self.about, width=self(*self.example()).shape[1])
+            self.metadata = replace(self.metadata, width=self(*self.example()).shape[1])
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return features: (B, 3, H, W) of 0 to 255 with views and platforms as far as they are inputs, or (B, L)."""
-        batch = Batch(**dict(zip(self.about.inputs, inputs, strict=True)))
+        batch = Batch(**dict(zip(self.metadata.inputs, inputs, strict=True)))
         if batch.images is not None:
             batch = batch.with_(images=batch.images.float())
         if self._predicted:
@@ -62,11 +62,11 @@ class Graph(nn.Module):
 
     def example(self) -> tuple[Tensor, ...]:
         """Return inputs to trace the graph with."""
-        if self.about.tower == "text":
+        if self.metadata.tower == "text":
             words = [self._encoder.tokenizer(words) for words in ("a man in red", "someone", "a woman with a bag")]
             return (torch.stack(words),)
         draw = torch.Generator().manual_seed(0)
-        images = torch.randint(256, (TRACED, 3, *self.about.size), generator=draw, dtype=torch.uint8)
+        images = torch.randint(256, (TRACED, 3, *self.metadata.size), generator=draw, dtype=torch.uint8)
         return images, *(torch.arange(TRACED) % 2 for _ in self._labels)
 
 
@@ -90,7 +90,7 @@ def _input_labels(encoder: Encoder, view: str) -> tuple[str, ...]:
     return ()
 
 
-def _describe(extractor: Extractor, tower: str, labels: tuple[str, ...]) -> About:
+def _describe(extractor: Extractor, tower: str, labels: tuple[str, ...]) -> ModelMetadata:
     encoder = extractor.encoder
     common = {
         "package": __version__,
@@ -101,10 +101,10 @@ def _describe(extractor: Extractor, tower: str, labels: tuple[str, ...]) -> Abou
         "normalized": extractor.normalize,
     }
     if tower == "text":
-        return About(**common, inputs=("tokens",), text_length=encoder.tokenizer.length)
+        return ModelMetadata(**common, inputs=("tokens",), text_length=encoder.tokenizer.length)
     size, interpolation = _find_resizing(encoder)
     source = "" if encoder.method is None else encoder.method.view_source
-    return About(
+    return ModelMetadata(
         **common,
         inputs=("images", *labels),
         views=("given" if labels else "predicted") if encoder.needs else source,
@@ -122,8 +122,8 @@ def _find_resizing(encoder: Encoder) -> tuple[tuple[int, int], str]:
     expected = [encoder.settings.transform(picture).numpy() for picture in pictures]
     rows, columns = expected[0].shape[1:]
     for name in INTERPOLATIONS:
-        resized_pictures = [resized(picture, (rows, columns), name) for picture in pictures]
-        if all(np.array_equal(*pair) for pair in zip(resized_pictures, expected, strict=True)):
+        found = [resize(picture, (rows, columns), name) for picture in pictures]
+        if all(np.array_equal(*pair) for pair in zip(found, expected, strict=True)):
             return (rows, columns), name
     raise InputError(
         "test images go through more than a resizing to one size (INPUT of fast-reid, the pipeline of mmengine), which "
