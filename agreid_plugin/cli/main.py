@@ -20,7 +20,6 @@ from agreid_plugin.cli import (
     extract,
     index,
     listing,
-    replay,
     report,
     runs,
     search,
@@ -32,7 +31,7 @@ from agreid_plugin.trust import trust
 from agreid_plugin.version import __version__
 
 COMMANDS = (
-    *(runs, replay, extract, index, search, visualize, export, explain, ablate, report, convert, data),
+    *(runs, extract, index, search, visualize, export, explain, ablate, report, convert, data),
     *(listing, doctor),
 )
 """Modules that each add their sub-commands with `add_to(subparsers)`."""

@@ -1,4 +1,4 @@
-"""What a training step was given and which losses came of it, kept until the step is judged, whatever the host."""
+"""Losses of a training step that are not finite: fetched from the device, agreed on, and examined."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from agreid_plugin.data.rng import random_state
 from agreid_plugin.errors import InputError
+
+ADVICE = "lower the learning rate, warm up longer, or find the operation with torch.autograd.set_detect_anomaly(True)"
 
 
 class NonFiniteLossError(FloatingPointError, InputError):
@@ -56,10 +57,7 @@ def _recorded() -> torch.cuda.Event:
 
 
 class StepWatch:
-    """Keeps what the last training step of a model was given: inputs, random states, buffers as they were before.
-
-    A step costs a copy of the buffers on their device, and waits for nothing. Weights need no copy: a step is judged
-    before the optimizer changes them.
+    """Keeps the inputs and losses of the last training step of a model, until the step is judged; waits for nothing.
 
     Args:
         model: the model, taken out of a wrapper for many processes.
@@ -73,9 +71,6 @@ class StepWatch:
     def __init__(self, model: nn.Module, terms_of: Callable[[Any], Mapping[str, Tensor]] = dict, agree: bool = False):
         self._model, self._terms_of, self._agree = model, terms_of, agree
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
-        self._buffers: list[Tensor] = []
-        self._random: dict[str, Any] = {}
-        self._autocast = ""
         self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._fetched: FetchedLosses | None = None
 
@@ -97,31 +92,14 @@ class StepWatch:
         fetched, self._fetched = self._fetched, None
         return fetched
 
-    def state(self) -> dict[str, Any]:
-        """Return the weights as they are and the rest as before the step, for `write_step`."""
-        kept = dict(zip((name for name, _ in self._model.named_buffers()), self._buffers, strict=True))
-        state = {name: kept.get(name, value).detach().cpu() for name, value in self._model.state_dict().items()}
-        return {"model": state, "random": self._random, "autocast": self._autocast}
-
     def _before(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if module.training:
             self.inputs, self._fetched = (arguments, named), None
-            self._random = random_state()
-            device = next(module.parameters()).device.type
-            enabled = torch.is_autocast_enabled(device)
-            self._autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.") if enabled else ""
-            self._keep([buffer.detach() for buffer in module.buffers()])
 
     def _after(self, module: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> None:  # noqa: ARG002
         terms = self._terms_of(outputs) if module.training and isinstance(outputs, Mapping) else {}
         if terms:
             self._fetched = FetchedLosses(terms, self._agree)
-
-    def _keep(self, buffers: list[Tensor]) -> None:
-        if [each.shape for each in buffers] != [each.shape for each in self._buffers]:
-            self._buffers = [each.clone() for each in buffers]
-        elif buffers:
-            torch._foreach_copy_(self._buffers, buffers)
 
 
 def all_finite(terms: Mapping[str, float]) -> bool:
@@ -154,6 +132,7 @@ def examined(model: nn.Module, images: Tensor | None, paths: Sequence[str] | Non
 
 
 def _examined(model: nn.Module, images: Tensor | None, paths: Sequence[str] | None) -> Iterator[str]:
+    rows = []
     if images is not None:
         rows = (~images.float().flatten(1).isfinite().all(dim=1)).nonzero()[:, 0].tolist()
         named = f", first {paths[rows[0]]}" if rows and paths else ""
@@ -162,6 +141,8 @@ def _examined(model: nn.Module, images: Tensor | None, paths: Sequence[str] | No
     yield _counted("weights", weights)
     gradients = {name: value.grad for name, value in weights.items() if value.grad is not None}
     yield _counted("gradients", gradients) if gradients else "no gradients at hand"
+    if not rows:
+        yield ADVICE
 
 
 def _counted(what: str, tensors: Mapping[str, Tensor]) -> str:

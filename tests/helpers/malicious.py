@@ -101,5 +101,4 @@ def reading_commands(weights: Path, config: Path, images: Path, out: Path) -> di
         "export": ["export", *model, "--out", out / "a.torchscript", "--format", "torchscript"],
         "index": ["index", "build", *model, "--images", images, "--index", out / "index"],
         "search": ["search", *model, "--gallery", images, "--image", next(images.rglob("*.jpg"))],
-        "replay": ["replay", weights, "--config", config],
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from fastreid.engine import hooks
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from agreid_plugin.engine.guard import CollapseWatch, WeightWatch
 from agreid_plugin.engine.step_watch import NonFiniteLossError, StepWatch, accused, examined
-from agreid_plugin.engine.steps import Step, write_step
 from agreid_plugin.hosts.fastreid.data.batches import from_host
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
 from agreid_plugin.hosts.fastreid.engine.loss_logging import Terms
@@ -24,9 +22,9 @@ class LearningGuard(hooks.HookBase):
     """Stops a run that learns nothing, with the reason in one line.
 
     It stops after the first optimizer step if that changed no weight: fast-reid on torch >= 2 trains for days that way
-    without an error; so do a learning rate of zero and a frozen model. It stops at a loss that is NaN or infinite, and
-    keeps the step (`fastreid replay`); a step that a loss scaler skips is not one. It stops when the features of a
-    training batch, made as for a test at the end of an epoch, are alike twice in a row; see `CollapseWatch`.
+    without an error; so do a learning rate of zero and a frozen model. It stops at a loss that is NaN or infinite; a
+    step that a loss scaler skips is not one. It stops when the features of a training batch, made as for a test at the
+    end of an epoch, are alike twice in a row; see `CollapseWatch`.
     """
 
     def __init__(self) -> None:
@@ -78,18 +76,15 @@ class LearningGuard(hooks.HookBase):
             return model(images)
 
     def diagnosed(self, iteration: int, everywhere: Sequence[Terms]) -> NonFiniteLossError:
-        """Return the error for losses that are not finite, the same in all processes; one of them keeps its step."""
+        """Return the error for losses that are not finite, the same in all processes."""
         process, told = accused(iteration, everywhere)
-        found = self._examined(iteration, everywhere[process]) if comm.get_rank() == process else ""
+        found = self._examined() if comm.get_rank() == process else ""
         return NonFiniteLossError(f"{told}; {comm.all_gather(found)[process]}")
 
-    def _examined(self, iteration: int, terms: Terms) -> str:
-        ((inputs, *_), _), cfg = self.step.inputs, self.trainer.cfg
+    def _examined(self) -> str:
+        ((inputs, *_), _) = self.step.inputs
         batch = from_host(inputs)
-        found = examined(plain(self.trainer.model), batch.images, batch.paths)
-        kept: dict[str, Any] = self.step.state()
-        step = Step("fastreid", iteration, comm.get_rank(), terms, batch, config=cfg.dump(), **kept)
-        return f"{found}; {write_step(cfg.OUTPUT_DIR, step)}"
+        return examined(plain(self.trainer.model), batch.images, batch.paths)
 
     def _loss_scale(self) -> float:
         scaler = self.trainer.grad_scaler

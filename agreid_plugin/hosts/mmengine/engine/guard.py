@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,9 +15,7 @@ from torch.optim import Optimizer
 
 from agreid_plugin.engine.guard import CollapseWatch, WeightWatch
 from agreid_plugin.engine.step_watch import NonFiniteLossError, StepWatch, accused, examined
-from agreid_plugin.engine.steps import Step, write_step
 from agreid_plugin.hosts.mmengine.data.batches import to_batch
-from agreid_plugin.hosts.mmengine.engine.run_card import plain
 from agreid_plugin.hosts.mmengine.engine.runner_utils import plain_model
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.registry import HOOKS
@@ -32,9 +29,8 @@ class LearningGuard(Hook):
     It stops after the first optimizer step if that changed no weight: a learning rate of zero and a frozen model train
     for days that way without an error. Accumulated gradients, and steps that a loss scaler leaves out, are waited for;
     a step whose rate the schedule has set to zero, as a warm-up may, is not judged. It stops at a loss that is NaN or
-    infinite in any process, before the optimizer steps, and keeps the step (`fastreid replay`). It stops when the
-    features of a training batch, made as for a test at the end of an epoch, are alike twice in a row; see
-    `CollapseWatch`.
+    infinite in any process, before the optimizer steps. It stops when the features of a training batch, made
+    as for a test at the end of an epoch, are alike twice in a row; see `CollapseWatch`.
     """
 
     priority = "LOWEST"  # behind whatever draws random numbers before a step
@@ -106,15 +102,12 @@ class LearningGuard(Hook):
         if finite:
             return
         process, told = accused(runner.iter + 1, all_gather_object(terms))
-        found = self._examined(runner, terms) if get_rank() == process else ""
+        found = self._examined(runner) if get_rank() == process else ""
         raise NonFiniteLossError(f"{told}; {all_gather_object(found)[process]}")
 
-    def _examined(self, runner: Runner, terms: Mapping[str, float]) -> str:
-        batch, kept = _batch_of(self._batch), self._step.state()
-        found = examined(plain_model(runner), batch.images, batch.paths)
-        config = json.dumps(plain(runner.cfg.to_dict()))
-        step = Step("mmengine", runner.iter + 1, get_rank(), terms, batch, config=config, **kept)
-        return f"{found}; {write_step(runner.work_dir, step)}"
+    def _examined(self, runner: Runner) -> str:
+        batch = _batch_of(self._batch)
+        return examined(plain_model(runner), batch.images, batch.paths)
 
 
 def terms_of(losses: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, Tensor]:

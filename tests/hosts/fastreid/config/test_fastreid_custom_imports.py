@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -12,7 +11,6 @@ from small_fastreid import forget_keys
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.hosts.fastreid.engine.replay import _configured
 from agreid_plugin.hosts.fastreid.models.loss_registry import LOSSES
 
 GUIDE = (ROOT / "docs" / "guide" / "parts.md").read_text(encoding="utf-8")
@@ -88,13 +86,6 @@ def test_bad_names_are_one_line(recipe, fastreid_command, imports, words):
     run = recipe.with_name("run")
     assert_one_line(fastreid_command("train", "--config", recipe, "--output", run), *words)
     assert not run.exists()
-
-
-def test_a_step_that_a_run_kept_imports_nothing_by_itself(recipe):
-    step = SimpleNamespace(config=f"CUSTOM_IMPORTS: [{recipe.with_name('my_losses.py')}]\n")
-    with pytest.raises(InputError, match="name its configuration with --config"):
-        _configured(step, None)
-    assert "NormLoss" not in LOSSES
 
 
 def test_a_configuration_of_mmengine_is_told_apart(tmp_path):

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import assert_one_line
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
@@ -12,7 +11,6 @@ from poison import Poison
 from processes import in_processes
 from small_mmengine import CONFIGS, OBJECTIVES
 
-from agreid_plugin.engine.steps import read_step
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.types import View
@@ -51,23 +49,14 @@ def config(root, folder, poison: dict, **changes) -> dict:
     }
 
 
-def test_a_loss_that_is_nan_stops_the_run_before_the_step(agsynth, tmp_path, fastreid_command):
+def test_a_loss_that_is_nan_stops_the_run_before_the_step(agsynth, tmp_path):
     runner = Runner.from_cfg(config(agsynth, tmp_path, {"call": 3}))
     with pytest.raises(InputError) as caught:
         runner.train()
-    file = tmp_path / "nan_step_3.pth"
     assert str(caught.value).startswith("iteration 3: loss_poison_id is nan (loss_cls_id ")
-    for words in ("8 images, all finite; weights finite; ", "gradients not finite", f"fastreid replay {file}"):
+    for words in ("8 images, all finite; weights finite; ", "gradients not finite", "lower the learning rate"):
         assert words in str(caught.value)
-    step = read_step(file)
-    assert int(step.model["method.objectives.poison.loss.calls"]) == 2
     assert all(value.isfinite().all() for value in runner.model.parameters())
-
-    again = fastreid_command("replay", file)
-    assert again.code == 0, again.err
-    lines = again.out.splitlines()
-    assert lines[1].removeprefix("then: ") == lines[2].removeprefix("now:  ")
-    assert lines[3].startswith("first output that is not finite: method.objectives.poison.loss (Poison)")
 
 
 def test_a_loss_that_led_to_no_step_is_judged_too(agsynth, tmp_path):
@@ -101,7 +90,6 @@ def test_all_processes_stop_with_one_message_where_one_has_a_bad_loss(agsynth, t
     assert told[0] == told[1]
     assert told[0].startswith("NonFiniteLossError: iteration 2: loss_poison_id is nan (")
     assert " in process 1; 4 images, all finite; weights finite; " in told[0]
-    assert (read_step(tmp_path / "nan_step_2.pth").process, len(list(tmp_path.glob("nan_step*")))) == (1, 1)
 
 
 def _train(given: dict) -> str:
@@ -131,26 +119,3 @@ def test_an_expert_that_is_never_chosen_is_warned_of(agsynth, tmp_path):
     for epoch in (1, 2):
         told = f"epoch {epoch}: backbone.queries.view_router/ground: of 3 experts, 1 were never chosen in 24 choices"
         assert told in log.read_text()
-
-
-def test_a_step_that_is_damaged_is_refused(tmp_path, agsynth, fastreid_command):
-    with pytest.raises(InputError):
-        Runner.from_cfg(config(agsynth, tmp_path, {"call": 1})).train()
-    content = torch.load(tmp_path / "nan_step_1.pth", weights_only=True)
-    for changes, words in (
-        ({"config": "{"}, "the configuration in the step is damaged"),
-        ({"config": "{}"}, "the configuration in the step is damaged"),
-        ({"config": '{"model": null}'}, "the configuration in the step is damaged"),
-        ({"host": "mmengin"}, "host 'mmengin' unknown (did you mean mmengine?)"),
-        ({"batch": {"pictures": [1]}}, "is no step that a run kept"),
-        ({"model": {}}, "the model of the configuration is not that of the step"),
-        ({"batch": {"images": [1]}}, "is no step that a run kept"),
-        ({"terms": None}, "is no step that a run kept"),
-        ({"autocast": "load"}, "is no step that a run kept"),
-        ({"random": {"python": 3}}, "the random states in the step are damaged"),
-    ):
-        torch.save({**content, **changes}, tmp_path / "damaged.pth")
-        assert_one_line(fastreid_command("replay", tmp_path / "damaged.pth"), words)
-    (tmp_path / "empty.py").write_text("train_cfg = dict()")
-    outcome = fastreid_command("replay", tmp_path / "nan_step_1.pth", "--config", tmp_path / "empty.py")
-    assert_one_line(outcome, "empty.py has no model")
