@@ -34,6 +34,11 @@ class ImageTokens:
     before: Tensor  # (B, 1+P, C) as they enter the block where extra tokens join them, not normalized
     tokens: Tensor  # (B, 1+P+T, C) CLS, patches, extra tokens; after the last block and its norm
 
+    @property
+    def feature(self) -> Tensor:
+        """The one feature of an image that a head goes on with, CLS: (B, C)."""
+        return self.tokens[:, 0]
+
 
 class ImageTower(nn.Module):
     """CLIP's vision transformer, which can be walked block by block.

@@ -26,6 +26,11 @@ class Encoded:
     identity: Tensor  # (B, D)
     patches: Tensor  # (B, N, D) as they enter the last block, not normalized
 
+    @property
+    def feature(self) -> Tensor:
+        """The one feature of an image that a head goes on with: (B, D)."""
+        return self.identity
+
 
 class DecoupledEncoder(nn.Module):
     """ViT with a view token that is subtracted from the class token block by block (VDT; ViSA's view-aware backbone).

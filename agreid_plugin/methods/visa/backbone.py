@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
@@ -25,6 +26,12 @@ class ViSAFeatures:
     encoded: Encoded
     queries: Queries | None = None
     local: Tensor | None = None  # (B, D)
+
+    @property
+    def feature(self) -> Tensor:
+        """The one feature of an image that a head goes on with; the local one stands beside the identity's."""
+        identity = self.encoded.identity
+        return identity if self.local is None else torch.cat([identity, self.local], dim=1)
 
 
 class ViSABackbone(nn.Module):

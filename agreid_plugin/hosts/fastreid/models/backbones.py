@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
-from agreid_plugin.inference.features import feature_of
 from agreid_plugin.nn.view_token_vit import PlainEncoder
 from agreid_plugin.nn.vit import SIZES, VisionTransformer, build_vit
 from agreid_plugin.nn.vit_weights import load_pretrained
@@ -39,7 +38,7 @@ class HostBackbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features that a head goes on with: (B, 3, rows, cols) -> (B, D, 1, 1)."""
-        return feature_of(self.core(images))[..., None, None]
+        return self.core(images).feature[..., None, None]
 
 
 @BACKBONE_REGISTRY.register()

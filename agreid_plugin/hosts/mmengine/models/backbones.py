@@ -14,7 +14,6 @@ from agreid_plugin.hosts.mmengine.config.arguments import checked, require_argum
 from agreid_plugin.hosts.mmengine.models.build import Config, build
 from agreid_plugin.hosts.mmengine.models.clip import build_towers
 from agreid_plugin.hosts.mmengine.registry import MODELS
-from agreid_plugin.inference.features import feature_of
 from agreid_plugin.methods import visa
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder, PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer, build_vit
@@ -41,7 +40,7 @@ class HostBackbone(BaseModule):
 
     def forward(self, images: Tensor) -> tuple[Tensor]:
         """Return the features that a head goes on with: (B, 3, rows, cols) -> ((B, D),)."""
-        return (feature_of(self.core(images)),)
+        return (self.core(images).feature,)
 
 
 @MODELS.register_module()
