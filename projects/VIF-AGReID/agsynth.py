@@ -2,7 +2,7 @@
 
 _base_ = ["../../configs/mmengine/_base_/agsynth_vit.py"]
 
-model = dict(objectives=dict(vial=dict(type="agreid_plugin.VIAL", lambda_=0.5, beta=5.0, margin=0.5)))
+model = dict(type="agreid_plugin.VIF", vial_weight=1.0, lambda_=0.5, beta=5.0, margin=0.5)
 train_pipeline = [
     dict(type="agreid_plugin.ReadImage"),
     dict(type="agreid_plugin.Resize", size=(128, 64)),

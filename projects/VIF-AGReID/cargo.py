@@ -3,9 +3,12 @@
 _base_ = ["../../configs/mmengine/_base_/vit_sgd_120e.py"]
 
 model = dict(
-    type="agreid_plugin.Baseline",
+    type="agreid_plugin.VIF",
     backbone=dict(type="agreid_plugin.ViTBackbone", vit=dict(stride=(16, 16))),
-    objectives=dict(vial=dict(type="agreid_plugin.VIAL", lambda_=0.5, beta=5.0, margin=0.5)),
+    vial_weight=1.0,
+    lambda_=0.5,
+    beta=5.0,
+    margin=0.5,
 )
 train_pipeline = [
     dict(type="agreid_plugin.ReadImage"),

@@ -177,7 +177,7 @@ def test_list_of_components_is_by_kind_and_owner(fastreid_command, monkeypatch):
     assert set(owned) == {"architectures", "backbones", "heads", "losses", "transforms", "samplers", "datasets"}
     for kind, name in (("heads", "TheirHead"), ("losses", "TheirLoss"), ("transforms", "TheirTransform")):
         assert owned[kind]["their_package"] == {name: "Theirs."}
-    assert owned["architectures"]["agreid_plugin"].keys() >= {"ViSA", "VDT"}
+    assert owned["architectures"]["agreid_plugin"].keys() >= {"ViSA", "VDT", "VIF"}
     assert owned["architectures"]["fast-reid"].keys() >= {"Baseline", "MGN", "MoCo", "Distiller"}
     assert "Market1501" in owned["datasets"]["fast-reid"]
     assert "CARGO_A2G" in owned["datasets"]["agreid_plugin"]

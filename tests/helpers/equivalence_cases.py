@@ -7,12 +7,15 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 from fastreid.config import get_cfg
+from fastreid.modeling import build_model
 from fastreid.modeling.losses import triplet_loss
+from fastreid.utils.events import EventStorage
 from small_mmengine import BACKBONES, CLIP, SENTENCES, model
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.models.losses import LOSSES, build_objectives
 from agreid_plugin.losses import IdentityLoss, OnFeatures, OnLogits, OnParts, OrthogonalLoss, TripletLoss
 from agreid_plugin.methods.clip_reid import CLIPBaseline, CLIPReID
@@ -81,6 +84,33 @@ def clip_method(kind: type[nn.Module]) -> nn.Module:
     return made
 
 
+class InFastReID(nn.Module):
+    """VIF-AGReID as fast-reid's trainer calls it: a dictionary of a batch in, losses out."""
+
+    def __init__(self):
+        super().__init__()
+        cfg = get_cfg()
+        cfg.merge_from_list(
+            [
+                *("MODEL.META_ARCHITECTURE", "VIF", "MODEL.BACKBONE.NAME", "build_plain_vit_backbone"),
+                *("MODEL.BACKBONE.DEPTH", "tiny", "MODEL.BACKBONE.STRIDE_SIZE", (8, 8), "MODEL.VIT.PATCH_SIZE", 8),
+                *("MODEL.VIT.WIDTH", 16, "MODEL.VIT.HEADS", 2, "MODEL.VIT.LAYERS", 2),
+                *("MODEL.HEADS.NAME", "BNNeckHead", "MODEL.HEADS.NUM_CLASSES", IDENTITIES, "MODEL.DEVICE", "cpu"),
+                *("MODEL.BACKBONE.PRETRAIN", False, "MODEL.BACKBONE.DROP_PATH_RATIO", 0.0),
+                *("INPUT.SIZE_TRAIN", (32, 16), "INPUT.SIZE_TEST", (32, 16)),
+            ]
+        )
+        torch.manual_seed(0)
+        self.model = build_model(cfg)
+
+    def forward(self, given: Batch) -> dict[str, Tensor]:
+        with EventStorage():
+            return self.model(to_host(given.with_(images=given.images * 127.5)))
+
+    def losses(self, outputs: dict[str, Tensor], _given: Batch) -> dict[str, Tensor]:
+        return outputs
+
+
 METHODS: dict[str, Callable[[], nn.Module]] = {
     "VDT": lambda: method("VDT"),
     "ViSA": lambda: method("ViSA"),
@@ -88,6 +118,7 @@ METHODS: dict[str, Callable[[], nn.Module]] = {
     "SVPR": lambda: method("SVPR-attributes"),
     "SVPR, dot": lambda: method("SVPR-attributes", orthogonality="dot"),
     "VIF": lambda: method("VIF"),
+    "VIF in fast-reid": InFastReID,
     "TAG-CLIP": lambda: method("TAGCLIP", **NOTHING_DRAWN),
     "TAG-CLIP, SDM": lambda: method("TAGCLIP", **NOTHING_DRAWN, objective="sdm"),
     "TBPS-CLIP": lambda: method("TAGCLIP", **TBPS, at=[]),

@@ -37,17 +37,17 @@ OBJECTIVES = {
     "cls": {"type": "agreid_plugin.IdentityLoss", "over_nonzero": True},
     "triplet": {"type": "agreid_plugin.TripletLoss"},
 }
-VIF = {**OBJECTIVES, "vial": {"type": "agreid_plugin.VIAL", "lambda_": 0.7}}
+VIF = {"type": "agreid_plugin.VIF", "objectives": OBJECTIVES, "lambda_": 0.7}
 
 CONFIGS = {
     "VDT": {"type": "agreid_plugin.VDT", "backbone": BACKBONES["VDT"], "objectives": OBJECTIVES},
     "ViSA": {"type": "agreid_plugin.ViSA", "backbone": BACKBONES["ViSA"], "objectives": OBJECTIVES},
     "SVPR": {"type": "agreid_plugin.SVPR", "clip": {**CLIP, "freeze": ["text"]}, "objectives": OBJECTIVES},
-    "VIF": {"type": "agreid_plugin.Baseline", "backbone": BACKBONES["ViT"], "objectives": VIF},
+    "VIF": {**VIF, "backbone": BACKBONES["ViT"]},
     "TAGCLIP": {"type": "agreid_plugin.TAGCLIP", "clip": CLIP, "at": [1], "local_width": 10, "freeze_patches": False},
 }
 RESNET = {"type": "mmpretrain.ResNet", "depth": 18}
-WITH_MMPRETRAIN = {"ResNet": {"type": "agreid_plugin.Baseline", "backbone": RESNET, "width": 512, "objectives": VIF}}
+WITH_MMPRETRAIN = {"ResNet": {**VIF, "backbone": RESNET, "width": 512}}
 CONFIGS["SVPR-attributes"] = {**CONFIGS["SVPR"], "attributes": ROWS}
 
 

@@ -20,6 +20,7 @@ from agreid_plugin.hosts.fastreid.models import (  # noqa: F401 - importing them
     svpr,
     tag_clip,
     vdt,
+    vif,
     visa,
 )
 

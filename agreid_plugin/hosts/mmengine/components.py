@@ -26,4 +26,5 @@ from agreid_plugin.hosts.mmengine.models import (  # noqa: F401 - importing them
     heads,
     image_models,
     losses,
+    vif,
 )

@@ -1,9 +1,8 @@
-"""A small ViT on AG-Synth."""
+"""A small ViT on AG-Synth, for every method alike; what inherits from it says the model's type."""
 
 _base_ = ["./agsynth_adamw_24e.py"]
 
 model = dict(
-    type="agreid_plugin.Baseline",
     num_ids=100,
     backbone=dict(
         type="agreid_plugin.ViTBackbone",

@@ -6,7 +6,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import BaseDataElement
 from mmpretrain.registry import MODELS as their_models
 from mmpretrain.structures import DataSample
-from small_mmengine import BACKBONES, CLIP, IDENTITIES, PIDS, RESNET, VIF, batch, loaded, run
+from small_mmengine import BACKBONES, CLIP, IDENTITIES, OBJECTIVES, PIDS, RESNET, VIF, batch, loaded, run
 
 from agreid_plugin import losses
 from agreid_plugin.errors import InputError
@@ -22,6 +22,7 @@ THEIR_VIT = {
 }
 PLAIN_VISA = {**BACKBONES["ViSA"], "vab": False, "etgm": False}
 CLIP_BACKBONE = {"type": "agreid_plugin.CLIPBackbone", "clip": CLIP}
+LOSSES = {**OBJECTIVES, "vial": {"type": "agreid_plugin.VIAL", "lambda_": 0.7}}
 OURS = {"ViT": (BACKBONES["ViT"], 16), "VDT": (BACKBONES["VDT"], 16), "ViSA": (PLAIN_VISA, 32)}
 OURS["CLIP"] = (CLIP_BACKBONE, 16)
 
@@ -41,7 +42,7 @@ def linear(width: int, **loss) -> dict:
 
 
 def reid_head(width: int) -> dict:
-    return {"type": "agreid_plugin.ReIDHead", "in_channels": width, "num_classes": IDENTITIES, "objectives": VIF}
+    return {"type": "agreid_plugin.ReIDHead", "in_channels": width, "num_classes": IDENTITIES, "objectives": LOSSES}
 
 
 def their_data() -> dict:
@@ -64,10 +65,10 @@ def learns(model, data: dict) -> dict:
 
 @pytest.mark.parametrize("scope", [None, "agreid_plugin", "mmpretrain"])
 @pytest.mark.parametrize(("backbone", "width"), [(RESNET, 512), (THEIR_VIT, 16)], ids=["ResNet", "VisionTransformer"])
-def test_their_backbone_in_our_baseline(backbone, width, scope):
-    config = {"type": "agreid_plugin.Baseline", "num_ids": IDENTITIES, "backbone": backbone, "width": width}
+def test_their_backbone_in_vif(backbone, width, scope):
+    config = {**VIF, "num_ids": IDENTITIES, "backbone": backbone, "width": width}
     with DefaultScope.overwrite_default_scope(scope):
-        model = built({**config, "objectives": VIF})
+        model = built(config)
     losses = learns(model, loaded(batch()))
     assert set(losses) == {"loss_cls", "loss_triplet", "loss_vial", "cls_accuracy"}
     model.eval()
@@ -75,9 +76,8 @@ def test_their_backbone_in_our_baseline(backbone, width, scope):
     assert torch.stack(features).shape == (6, width)
 
 
-def test_their_samples_tell_the_identity_to_our_baseline():
-    config = {"type": "agreid_plugin.Baseline", "num_ids": IDENTITIES, "backbone": BACKBONES["ViT"]}
-    model = built({**config, "objectives": VIF}).train()
+def test_their_samples_tell_the_identity_to_vif():
+    model = built({**VIF, "num_ids": IDENTITIES, "backbone": BACKBONES["ViT"]}).train()
     found, wanted = run(model, their_data(), "loss"), run(model, loaded(batch()), "loss")
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value)
@@ -95,7 +95,7 @@ def test_a_part_of_theirs_finds_its_own_parts_in_a_run_of_ours(monkeypatch):
             return (self.part(images),)
 
     monkeypatch.setitem(their_models._module_dict, "WithParts", WithParts)
-    config = {"type": "agreid_plugin.Baseline", "num_ids": 3, "width": 3, "backbone": {"type": "mmpretrain.WithParts"}}
+    config = {"type": "agreid_plugin.VIF", "num_ids": 3, "width": 3, "backbone": {"type": "mmpretrain.WithParts"}}
     with DefaultScope.overwrite_default_scope("agreid_plugin"):
         with pytest.raises(KeyError):
             WithParts()
@@ -107,22 +107,24 @@ def test_weights_of_their_backbone_are_loaded_by_its_own_words(tmp_path):
     torch.save({"state_dict": donor.state_dict()}, tmp_path / "resnet.pth")
     given = {**RESNET, "init_cfg": {"type": "Pretrained", "checkpoint": str(tmp_path / "resnet.pth")}}
     torch.manual_seed(1)
-    model = MODELS.build({"type": "agreid_plugin.Baseline", "num_ids": 3, "backbone": given, "width": 512})
+    model = MODELS.build({"type": "agreid_plugin.VIF", "num_ids": 3, "backbone": given, "width": 512})
     core = model.method.backbone.core
     assert not torch.equal(core.conv1.weight, donor.conv1.weight)
     model.init_weights()  # as the Runner does
     assert torch.equal(core.conv1.weight, donor.conv1.weight)
 
 
-@pytest.mark.parametrize(("width", "words"), [(None, "width=None"), (256, "width 512: set width")])
+@pytest.mark.parametrize(
+    ("width", "words"), [(None, "width=None"), (256, r"width=256, but the features of the backbone have 512")]
+)
 def test_the_width_of_their_features_has_to_be_said(width, words):
-    config = {"type": "agreid_plugin.Baseline", "num_ids": 3, "backbone": RESNET, "width": width}
+    config = {"type": "agreid_plugin.VIF", "num_ids": 3, "backbone": RESNET, "width": width}
     with pytest.raises(InputError, match=words):
         run(built(config), loaded(batch()), "loss")
 
 
 def test_tokens_are_no_feature():
-    config = {"type": "agreid_plugin.Baseline", "num_ids": 3, "backbone": {**THEIR_VIT, "out_type": "raw"}, "width": 16}
+    config = {"type": "agreid_plugin.VIF", "num_ids": 3, "backbone": {**THEIR_VIT, "out_type": "raw"}, "width": 16}
     with pytest.raises(InputError, match=r"features=\(6, 9, 16\) should be one vector"):
         run(built(config), loaded(batch()), "loss")
 
@@ -203,12 +205,12 @@ def test_our_head_in_their_classifier(backbone):
     )
 
 
-def test_our_head_is_our_baseline():
+def test_our_head_is_that_of_vif():
     """The same losses, whether the head stands in our model or in theirs."""
     theirs = classifier(BACKBONES["ViT"], reid_head(16))
-    ours = built({"type": "agreid_plugin.Baseline", "num_ids": 3, "backbone": BACKBONES["ViT"], "objectives": VIF})
-    renamed = {name.replace("head.", "method.heads."): value for name, value in theirs.state_dict().items()}
-    ours.load_state_dict({name if name.startswith("method.") else f"method.{name}": v for name, v in renamed.items()})
+    ours = built({**VIF, "num_ids": 3, "backbone": BACKBONES["ViT"]})
+    stored = {name.replace(".core", "").replace(".neck", ""): value for name, value in theirs.state_dict().items()}
+    ours.load_state_dict({f"method.{name}": value for name, value in stored.items()})
     preprocessed = ours.data_preprocessor(loaded(batch()), True)
     wanted = ours.train()(**preprocessed, mode="loss")
     samples = their_data()["data_samples"]
@@ -218,11 +220,11 @@ def test_our_head_is_our_baseline():
 
 
 def test_a_loss_of_theirs_says_what_it_is_computed_on():
-    base = {"type": "agreid_plugin.Baseline", "num_ids": 3, "backbone": BACKBONES["ViT"]}
+    base = {"type": "agreid_plugin.VIF", "num_ids": 3, "backbone": BACKBONES["ViT"]}
     loss = {"type": "mmpretrain.LabelSmoothLoss", "label_smooth_val": 0.1, "mode": "original"}
     with pytest.raises(InputError, match=r"on=None should say what mmpretrain\.LabelSmoothLoss is computed on"):
         built({**base, "objectives": {"cls": loss}})
-    model = built({**base, "objectives": {"cls": {**loss, "on": "logits"}, "triplet": VIF["triplet"]}})
+    model = built({**base, "objectives": {"cls": {**loss, "on": "logits"}, "triplet": OBJECTIVES["triplet"]}})
     assert {"loss_cls", "loss_triplet"} < set(learns(model, loaded(batch())))
 
 

@@ -12,10 +12,10 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.data.batches import to_batch
 from agreid_plugin.hosts.mmengine.models.base import accuracy
-from agreid_plugin.hosts.mmengine.models.baseline import last_vectors
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.losses import identity_objectives
+from agreid_plugin.methods.vif import last_vector
 from agreid_plugin.nn.bnneck import BNNeck
 
 MODELS.register_module(module=BNNeck)
@@ -48,7 +48,7 @@ class ReIDHead(BaseModule):
 
     def pre_logits(self, feats: Sequence[Tensor]) -> Tensor:
         """Return what images are compared by, the last feature behind the norm: tuple of (B, D) -> (B, D)."""
-        return self.neck.norm(last_vectors(feats))
+        return self.neck.norm(last_vector(feats))
 
     def forward(self, feats: Sequence[Tensor]) -> Tensor:
         """Return the logits: (B, C)."""
@@ -56,7 +56,7 @@ class ReIDHead(BaseModule):
 
     def loss(self, feats: Sequence[Tensor], data_samples: Sequence[BaseDataElement]) -> dict[str, Tensor]:
         """Return the terms to minimize, `loss_*`, and how often the identity is right."""
-        features = last_vectors(feats)
+        features = last_vector(feats)
         batch = to_batch(features, data_samples).with_(images=None)
         if batch.pids is None:
             raise InputError("the data samples have no gt_label, which ReIDHead learns from")

@@ -41,18 +41,17 @@ def of_svpr(attributes: list) -> dict:
 
 
 RESNET = {"NAME": "ResNet", "OPTIONS": ["depth=18"]}
-VIF_LOSSES = {**COMMON["LOSSES"], "NAME": ["CrossEntropyLoss", "TripletLoss", "VIAL"], "VIAL": {"LAMBDA": 0.7}}
 TAG_CLIP = {"AT": [1], "TSE_WIDTH": 10, "FREEZE_PATCHES": False}
 FASTREID = {
     "VDT": of_vit("VDT", "build_vdt_backbone"),
     "ViSA": of_vit("ViSA", "build_visa_backbone", VISA={"EXPERTS": 3, "TOKENS": 2, "NEIGHBORS": 3}),
     "SVPR": of_svpr(["none"]),
     "SVPR-attributes": of_svpr(ROWS),
-    "VIF": of_vit("Baseline", "build_plain_vit_backbone", LOSSES=VIF_LOSSES),
+    "VIF": of_vit("VIF", "build_plain_vit_backbone", VIF={"LAMBDA": 0.7}),
     "ResNet": {
-        "META_ARCHITECTURE": "Baseline",
+        "META_ARCHITECTURE": "VIF",
         "BACKBONE": {"NAME": "build_mmpretrain_backbone", "FEAT_DIM": 512, "EXTERNAL": RESNET},
-        "LOSSES": VIF_LOSSES,
+        "VIF": {"LAMBDA": 0.7},
     },
     "TAGCLIP": {**OF_CLIP, "META_ARCHITECTURE": "TAGCLIP", "TAG_CLIP": TAG_CLIP, "LOSSES": {"NAME": []}},
 }
