@@ -12,6 +12,7 @@ import torch
 import yaml
 from market import make_market
 from quicker import format_once, import_hosts_once, leave_imports_alone
+from shared import common_folder, made_once
 from small_mmengine_config import write_config
 from zygote import zygote
 
@@ -64,6 +65,13 @@ def pytest_collection_finish() -> None:
     leave_imports_alone()
 
 
+def slow(*values: object) -> list:
+    """Cases of a test that go the way of those beside them: left out unless slow tests are asked for."""
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow) for value in values
+    ]
+
+
 @dataclass
 class Outcome:
     """How a command ended."""
@@ -76,26 +84,28 @@ class Outcome:
 @pytest.fixture(scope="session")
 def market(tmp_path_factory) -> Path:
     """A folder holding a tiny Market-1501: 8 identities to train on (48 images), 8 to test (16 queries, 32 gallery)."""
-    root = tmp_path_factory.mktemp("market")
-    make_market(root)
-    return root
+    return made_once(tmp_path_factory, "market", make_market)
 
 
 @pytest.fixture(scope="session")
 def agsynth(tmp_path_factory) -> Path:
     """A folder holding AG-Synth as CARGO: 4 people to train on, 4 to test with, 32x16."""
-    root = tmp_path_factory.mktemp("agsynth")
-    make_agsynth(root, ids=8, images_per_id=12, size=(32, 16), workers=1, progress=False)
-    return root
+
+    def make(root: Path) -> None:
+        make_agsynth(root, ids=8, images_per_id=12, size=(32, 16), workers=1, progress=False)
+
+    return made_once(tmp_path_factory, "agsynth", make)
 
 
 @pytest.fixture(scope="session")
 def described(tmp_path_factory) -> Path:
     """A folder with AG-Synth in the layouts that have attributes, and in CARGO's, which has none: 8 people, 32x16."""
-    root = tmp_path_factory.mktemp("described")
-    for layout in ("cargo", "ag-reid-v2", "cp2108", "csv"):
-        make_agsynth(root, ids=8, images_per_id=8, size=(32, 16), layout=layout, workers=1, progress=False)
-    return root
+
+    def make(root: Path) -> None:
+        for layout in ("cargo", "ag-reid-v2", "cp2108", "csv"):
+            make_agsynth(root, ids=8, images_per_id=8, size=(32, 16), layout=layout, workers=1, progress=False)
+
+    return made_once(tmp_path_factory, "described", make)
 
 
 @pytest.fixture
@@ -131,10 +141,16 @@ def fastreid_command(capfd):
 
 
 @pytest.fixture(scope="session")
-def forked_command():
-    """Run the `fastreid` command in processes forked from one that has imported everything: see `zygote`."""
-    with zygote("fastreid", "mmengine") as process:
-        yield process.run
+def imported(tmp_path_factory):
+    """A process that has imported everything and forks the `fastreid` command from itself: see `zygote`."""
+    with zygote(common_folder(tmp_path_factory), "fastreid", "mmengine") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def forked_command(imported):
+    """Run the `fastreid` command in processes forked from one that has imported everything."""
+    return imported.run
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import csv
 import json
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -17,6 +16,7 @@ from conftest import ROOT, assert_one_line
 from PIL import Image
 from small_fastreid import VISA, write_tiny
 from small_mmengine_config import write_config as write_py
+from zygote import Zygote
 
 from agreid_plugin.cli.ablate import read_grid
 from agreid_plugin.engine import ablation
@@ -56,25 +56,33 @@ def grid_file(tmp_path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory) -> tuple[Path, int]:
+def interrupted(tmp_path_factory, imported) -> tuple[Path, int]:
     """A grid stopped by Ctrl-C in its second run, and when results.json of the first was written."""
     folder = tmp_path_factory.mktemp("ablation")
     make_agsynth(folder / "data", ids=8, images_per_id=12, size=(32, 16), workers=1, progress=False)
     write_config(folder, folder / "data")
     path = write_grid(folder)
-    with pytest.raises(KeyboardInterrupt), ctrl_c_in_seed_1():
+    with pytest.raises(KeyboardInterrupt), ctrl_c_in_seed_1(imported):
         list(run(plan(path, read_grid(path))))
     return path, (folder / "out" / "visa" / "seed0" / "results.json").stat().st_mtime_ns
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _imported_once(imported) -> Iterator[None]:
+    """Have runs start in a process that has imported everything, not each import it anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ablation, "COMMAND", imported.command())
+        yield
+
+
 @contextmanager
-def ctrl_c_in_seed_1() -> Iterator[None]:
+def ctrl_c_in_seed_1(imported: Zygote) -> Iterator[None]:
     """Have a run of seed 1 press Ctrl-C after its first checkpoint, and take no further step."""
     # A shell starts its background jobs deaf to Ctrl-C, and they pass it on.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ablation, "COMMAND", (sys.executable, str(ROOT / "tests" / "helpers" / "ctrl_c_early.py")))
+            patch.setattr(ablation, "COMMAND", imported.command("ctrl_c_early"))
             yield
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,10 +1,11 @@
-"""The `fastreid` command as torchrun starts it, with fast-reid's process 1 killed at step 4 of the first attempt."""
+"""Imported before the `fastreid` command that torchrun starts: fast-reid's process 1 is killed in the first attempt.
+
+It happens at step 4, the first of the second epoch.
+"""
 
 import os
 import signal
-import sys
 
-from agreid_plugin.cli import main
 from agreid_plugin.hosts.fastreid.engine.hooks import StepTold
 
 told = StepTold.before_step
@@ -18,5 +19,3 @@ def told_and_killed(hook: StepTold) -> None:
 
 
 StepTold.before_step = told_and_killed
-if __name__ == "__main__":
-    sys.exit(main())

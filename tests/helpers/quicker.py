@@ -13,8 +13,8 @@ def import_hosts_once() -> None:
 
     It imports what the first test that needs it asks for, and serves all the others, too.
     """
-    native = worker._context
-    worker._context = lambda modules: native([*HOSTS, *modules])
+    native = worker.choose_context
+    worker.choose_context = lambda modules: native([*HOSTS, *modules])
 
 
 def leave_imports_alone() -> None:

@@ -11,19 +11,23 @@ import multiprocessing
 import multiprocessing.util
 import os
 import resource
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ask_zygote import ask
 from quicker import format_once, leave_imports_alone
+from shared import locked
 
 EVENTS = {
     "fastreid": {
@@ -62,17 +66,18 @@ def assert_refused(ended: Ended, *words: str) -> None:
 
 
 class Zygote:
-    """The client's side of the process."""
+    """The client's side of the process, which listens at an address."""
 
-    def __init__(self, *hosts: str):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, *hosts],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+    def __init__(self, address: str):
+        self.address = address
+
+    def command(self, *modules: str) -> tuple[str, ...]:
+        """Return a command line that runs the `fastreid` command in a process of this one's, after importing modules.
+
+        It is for code that starts the command itself: what it starts is `ask_zygote.py`, which imports nothing.
+        """
+        script = Path(__file__).with_name("ask_zygote.py")
+        return (sys.executable, "-I", "-S", str(script), self.address, ",".join(modules))
 
     def run(
         self,
@@ -86,50 +91,91 @@ class Zygote:
 
         A limit is `file_size` in bytes.
         """
-        folder = str(remove or "")
-        request = {"argv": [str(each) for each in argv], "at": at, "send": int(send), "remove": folder, **limits}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return Ended(**json.loads(self._process.stdout.readline()))
-
-    def close(self) -> None:
-        """End it."""
-        self._process.stdin.close()
-        self._process.wait()
+        options = {"at": at, "send": int(send), "remove": str(remove or ""), **limits}
+        with tempfile.TemporaryFile() as log, open(os.devnull, "rb") as nothing:
+            with ask(self.address, [str(each) for each in argv], [nothing, log, log], **options) as answers:
+                _, code = (int(line) for line in answers)
+            log.seek(0)
+            return Ended(code, log.read().decode())
 
 
 @contextmanager
-def zygote(*hosts: str):
-    """Have such a process for a while."""
-    process = Zygote(*hosts)
+def zygote(folder: Path, *hosts: str):
+    """Have such a process for a while, one for all workers of these tests, which share a folder."""
+    process, address, users = None, folder / "zygote.txt", folder / "zygote.users"
     try:
-        yield process
+        with ExitStack() as using:
+            with locked(folder / "zygote.lock"):
+                if not address.exists():
+                    process = _start(hosts)
+                    address.write_text(process.stdout.readline().strip())
+                using.enter_context(locked(users, shared=True))
+            yield Zygote(address.read_text())
     finally:
-        process.close()
+        if process:
+            with locked(folder / "zygote.lock"), locked(users):  # when no other uses it any more
+                address.unlink()
+                process.stdin.close()
+                process.wait()
+
+
+def _start(hosts: tuple[str, ...]) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, __file__, *hosts]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def _serve(hosts: list[str]) -> None:
+    """Listen, import everything, and run the command for whoever asks until standard input ends."""
+    folder = tempfile.mkdtemp(prefix="zygote-")  # an address has to be short
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(f"{folder}/address")
+    server.listen()
+    sys.stdout.write(f"{folder}/address\n")
+    sys.stdout.flush()
+    _import_everything(hosts)
+    while server in (ready := select.select([server, sys.stdin], [], [], 1)[0]) or not ready:
+        if ready:
+            connection, _ = server.accept()
+            if not os.fork():
+                server.close()
+                _answer(connection, hosts)
+            connection.close()
+        with suppress(ChildProcessError):  # there is none
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+    shutil.rmtree(folder)
+
+
+def _import_everything(hosts: list[str]) -> None:
     import torch
 
     from agreid_plugin.engine.distributed import worker
 
     torch.set_num_threads(1)
-    worker._context = lambda _: multiprocessing.get_context("fork")
+    worker.choose_context = lambda _: multiprocessing.get_context("fork")
     for host in hosts:
         importlib.import_module(f"agreid_plugin.hosts.{host}.engine.run")
         for module, *_ in EVENTS[host].values():
             importlib.import_module(module)
     format_once()
     leave_imports_alone()
-    answers = os.fdopen(os.dup(1), "w")
-    for line in sys.stdin:
-        log = Path(tempfile.gettempdir()) / f"zygote-{os.getpid()}.txt"
-        child = os.fork()
-        if not child:
-            _run(json.loads(line), log, hosts)
-        answers.write(json.dumps({"code": _wait(child), "said": log.read_text()}) + "\n")
-        answers.flush()
-        log.unlink()
+
+
+def _answer(connection: socket.socket, hosts: list[str]) -> None:
+    """Run the command where and with what was asked; tell its number, then how it ended."""
+    text, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+    child = os.fork()
+    if not child:
+        connection.close()
+        for place, file in enumerate(files):
+            os.dup2(file, place)
+        _run(json.loads(text), hosts)
+    connection.sendall(f"{child}\n".encode())
+    code = _wait(child)
+    with suppress(OSError):  # whoever asked may be gone
+        connection.sendall(f"{code}\n".encode())
+    os._exit(0)
 
 
 def _wait(child: int) -> int:
@@ -145,16 +191,18 @@ def _wait(child: int) -> int:
     return -signal.SIGALRM
 
 
-def _run(request: dict, log: Path, hosts: list[str]) -> None:
+def _run(request: dict, hosts: list[str]) -> None:
+    """Run the command as it was asked for, and end this process as Python does."""
     from agreid_plugin.cli import main
 
-    output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
     os.setpgid(0, 0)
+    os.chdir(request["folder"])
+    os.environ.update(request["environment"])
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever started the tests
     faulthandler.dump_traceback_later(MOST_SECONDS - 20)
-    if request["at"]:
+    for module in filter(None, request["modules"].split(",")):
+        importlib.import_module(module)
+    if request.get("at"):
         _arm(*request["at"], _act(request), hosts)
     if "file_size" in request:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -167,7 +215,7 @@ def _run(request: dict, log: Path, hosts: list[str]) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        multiprocessing.util._exit_function()  # as Python ends, waiting for data workers
+        multiprocessing.util._exit_function()  # waiting for data workers
         os._exit(code)
 
 

@@ -73,7 +73,9 @@ class Child:
 
 def start(work: Work, place: Place) -> Child:
     """Start a process that does the work at a place."""
-    context = _context([each.__module__ for each in (work.function, *work.arguments) if isinstance(each, FunctionType)])
+    context = choose_context(
+        [each.__module__ for each in (work.function, *work.arguments) if isinstance(each, FunctionType)]
+    )
     ours, theirs = context.Pipe()
     surroundings = (dict(os.environ), os.getcwd())  # a server that starts processes may be older than these
     process = context.Process(target=_child, args=(theirs, work, place, surroundings))
@@ -82,7 +84,7 @@ def start(work: Work, place: Place) -> Child:
     return Child(process, ours, place.rank)
 
 
-def _context(modules: list[str]) -> multiprocessing.context.BaseContext:
+def choose_context(modules: list[str]) -> multiprocessing.context.BaseContext:
     """Return how to start processes: without GPUs from a server that has imported what they need once for all."""
     if torch.cuda.is_available() or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")

@@ -74,13 +74,13 @@ def test_identities_that_are_too_few_for_mmengines_processes(fastreid_command, t
     assert not (tmp_path / "run").exists()
 
 
-def test_torchrun_starts_a_run_anew_and_it_goes_on(config_file, tmp_path):
+def test_torchrun_starts_a_run_anew_and_it_goes_on(imported, config_file, tmp_path):
     """Process 1 is killed in the second epoch; the same command, started again by torchrun, continues."""
-    folder, script = tmp_path / "run", Path(launch_cases.__file__).with_name("killed_once.py")
+    folder = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
-    command = [*torchrun, "--max-restarts", 1, script, "train", "--config", config_file, "--output", folder]
-    paths = os.pathsep.join([str(Path(run.__file__).parents[4]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    command = [*torchrun, "--max-restarts", 1, "--no-python", *imported.command("killed_once")]
+    command += ["train", "--config", config_file, "--output", folder]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=300)
     assert result.returncode == 0, result.stderr[-2000:]
     assert json.loads((folder / "run_card.json").read_text())["processes"] == 2
