@@ -134,6 +134,7 @@ def test_all_seven_projects_have_a_paper_and_none_has_lost_a_number():
 
 @pytest.mark.parametrize("paper", PAPERS.values(), ids=str)
 def test_every_protocol_exists_and_every_number_is_a_percent(paper):
+    assert paper.rows
     for row in paper.rows:
         if row.protocol in ("", UNKNOWN):
             continue

@@ -62,11 +62,13 @@ def processes(tmp_path_factory):
 @pytest.mark.parametrize("name", ["nitc", "ritc", "supcon"])
 def test_two_processes_gather_to_the_loss_and_gradients_of_one(processes, name):
     expected = loss_and_gradients(Towers(), losses(gather=False)[name], *batch())
+    assert len(processes) == 2
     for found, _ in processes:
         torch.testing.assert_close(found[name], expected)
 
 
 def test_labels_of_two_processes_keep_their_order_and_kind(processes):
+    assert len(processes) == 2
     for _, (numbers, flags) in processes:
         assert numbers.tolist() == [0, 7, 1, 7]
         assert flags.tolist() == [True, True, False, True]

@@ -54,6 +54,7 @@ def draw(agsynth, fastreid_command, tmp_path):
 
 def test_stages_of_a_refinement_choose_among_those_before(draw):
     data = draw("graph", "SVPR", "--count", 2)
+    assert len(data["images"]) == 2
     for image in data["images"]:
         chosen = [set(places[0]) for places in image["chosen"].values()]
         assert list(image["chosen"]) == ["stage 1", "stage 2", "stage 3"]

@@ -107,6 +107,7 @@ def processes(tmp_path_factory):
 def test_two_processes_give_the_numbers_of_one(processes, name):
     expected, _ = evaluate(CASES[name]())
     assert len({value for value in expected.values() if 0 < value < 100}) > 3
+    assert len(processes[0]) == 2
     for found in processes[0]:
         assert found[name] == expected
 
@@ -118,6 +119,7 @@ def test_two_processes_leave_no_files_and_one_of_them_computes(processes):
 
 
 def test_an_error_of_the_main_process_ends_the_other_too(processes):
+    assert len(processes[0]) == 2
     for found in processes[0]:
         assert found["error"] == "CARGO: 41 of 41 images and captions have no feature, first 000.jpg"
 
