@@ -45,12 +45,14 @@ def built(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.both_hosts
 def test_the_pages_build_without_a_warning(built):
     for page in PAGES:
         assert (built / page).stat().st_size > 5000, page
 
 
+@pytest.mark.slow
 @pytest.mark.both_hosts
 def test_generated_tables_hold_what_the_package_has(built):
     keys = (built / "api/keys.html").read_text()
@@ -63,6 +65,7 @@ def test_generated_tables_hold_what_the_package_has(built):
         assert name in page
 
 
+@pytest.mark.slow
 @pytest.mark.both_hosts
 def test_methods_pages_show_the_projects(built):
     page = (built / "methods/visa.html").read_text()

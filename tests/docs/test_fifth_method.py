@@ -39,6 +39,7 @@ def followed(tmp_path_factory, before) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_two_import_lists_get_one_line_each(followed, before):
     assert set(before) == LISTS
     for name, old in before.items():
@@ -50,6 +51,7 @@ def test_two_import_lists_get_one_line_each(followed, before):
         assert not any(line.strip() == ")" for line in above[opened:]), name
 
 
+@pytest.mark.slow
 @pytest.mark.both_hosts
 def test_both_hosts_trained_it(followed):
     lines = [json.loads(line) for line in (followed / "logs/small/metrics.json").read_text().splitlines()]
@@ -59,6 +61,7 @@ def test_both_hosts_trained_it(followed):
         assert card["setup"]["architecture"] == "Bands"
 
 
+@pytest.mark.slow
 @pytest.mark.both_hosts
 def test_both_hosts_evaluate_a_checkpoint_alike(followed):
     results = [json.loads((followed / f"logs/by-{host}/results.json").read_text()) for host in ("fastreid", "mmengine")]

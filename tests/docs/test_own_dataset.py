@@ -11,7 +11,7 @@ from pages import ROOT, blocks, run, write_files
 BLOCKS = blocks("tutorials/own_dataset.md")
 PLUGIN = "own/campus"
 
-pytestmark = pytest.mark.both_hosts
+pytestmark = [pytest.mark.both_hosts, pytest.mark.slow]
 
 
 def install(folder: Path) -> None:

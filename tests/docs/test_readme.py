@@ -114,6 +114,16 @@ def ran(folder) -> str:
     return run(commands(), folder)
 
 
+def test_the_first_command_runs(tmp_path):
+    for name in ("configs", "projects"):
+        os.symlink(ROOT / name, tmp_path / name)
+    make_agsynth(tmp_path / "datasets", ids=8, images_per_id=8, size=(64, 32), workers=1, progress=False)
+    first = commands()[0]
+    assert first[:4] == ["fastreid", "train", "--config", "projects/ViSA/agsynth.yml"]
+    assert "| CARGO/AG-cross " in run([first], tmp_path)
+    assert (tmp_path / "logs" / "visa-agsynth" / "model_final.pth").exists()
+
+
 def test_every_line_is_one_that_is_run_here_or_by_ci():
     others = [words for words in shell_lines() if "fastreid" not in words[:2]]
     programs = {words[1] if words[0] == "tools/run" else words[0] for words in others}
@@ -124,6 +134,7 @@ def test_every_line_is_one_that_is_run_here_or_by_ci():
     assert ".ci/existing-environment" in ci  # which takes the lines with pip out of the README
 
 
+@pytest.mark.slow
 def test_the_commands_run(ran, folder):
     for line in commands():
         assert f"$ {' '.join(line)}" in ran
@@ -135,6 +146,7 @@ def test_the_commands_run(ran, folder):
         assert f"| CARGO/{protocol} " in ran
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_launchers_run(folder, launcher):
     (line,) = [words for words in small_lines() if words[0] == launcher]
@@ -178,6 +190,7 @@ def python_blocks() -> list[Block]:
     return [block for block in README if block.kind == "python"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ran")
 @pytest.mark.parametrize("block", python_blocks(), ids=lambda block: block.text.splitlines()[0][:40])
 def test_the_python_runs(block, folder, monkeypatch):
