@@ -52,12 +52,12 @@ def codes(outcome: subprocess.CompletedProcess) -> list[str]:
 
 def test_hosts_are_really_gone():
     code = (
-        "import importlib.util as u, importlib.metadata as m, torch\n"
+        "import importlib.util as u, importlib.metadata as m\n"
         "names = ('fastreid', 'mmengine', 'mmcv', 'mmpretrain')\n"
         "print([name for name in names if u.find_spec(name)])\n"
-        "print([d.name for d in m.distributions() if d.name.split('-')[0] in names], torch.ones(2).sum().item())"
+        "print([d.name for d in m.distributions() if d.name.split('-')[0] in names], bool(u.find_spec('torch')))"
     )
-    assert python("fastreid,mmengine", code).stdout.splitlines() == ["[]", "[] 2.0"]
+    assert python("fastreid,mmengine", code).stdout.splitlines() == ["[]", "[] True"]
     # what the others do not need stays
     assert python("mmpretrain", code).stdout.splitlines()[0] == "['fastreid', 'mmengine']"
 
@@ -109,19 +109,20 @@ def test_without_any_host():
         assert told.strip() == f"MissingHostError {name} {line}"
 
 
+@pytest.mark.slow
 def test_with_mmengine_alone():
     commands = "['list', 'hooks'], ['doctor'], ['train', '--config', 'a.yml'], ['train', '--config', 'a.py']"
-    result = python("fastreid,mmpretrain", COMMANDS.format(commands=commands))
+    build = "from mmengine.registry import MODELS; MODELS.build(dict(type='agreid_plugin.VIAL')); print('built')"
+    result = python("fastreid,mmpretrain", COMMANDS.format(commands=commands) + build)
     assert codes(result) == ["0", "0", "2", "2"], result.stderr
     assert "agreid_plugin.LearningGuard" in result.stdout
     assert "one step of mmengine on" in result.stdout
     assert FASTREID in result.stderr
     assert "config file a.py does not exist" in result.stderr
-    assert result.stdout.splitlines()[-1] == "['mmengine']"
-    code = "from mmengine.registry import MODELS; MODELS.build(dict(type='agreid_plugin.VIAL')); print('built')"
-    assert python("fastreid,mmpretrain", code).stdout.strip() == "built"
+    assert result.stdout.splitlines()[-2:] == ["['mmengine']", "built"]
 
 
+@pytest.mark.slow
 def test_with_fastreid_alone():
     commands = "['list', 'losses'], ['doctor'], ['train', '--config', 'a.py']"
     result = python("mmengine", COMMANDS.format(commands=commands))

@@ -80,11 +80,15 @@ def test_a_complete_environment_is_used_at_once(repository):
     assert result.stderr == ""
 
 
-def test_a_change_of_the_pins_makes_it_stale(repository):
+def test_a_change_of_the_pins_makes_it_stale(repository, tmp_path):
     fake_environment(repository)
     (repository / "tools" / "pins.txt").write_text("torch==0.0.1\n")
-    result = run(repository, "true", PIP_NO_INDEX="1", PIP_FIND_LINKS="", PIP_CONFIG_FILE=os.devnull)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n[ $1 != -m ]\n")  # one that has no venv
+    python.chmod(0o755)
+    result = run(repository, "true", PYTHON=str(python))
     assert "tools/run: making .venv" in result.stderr
+    assert result.stderr.strip().endswith("cannot make a virtual environment; install its venv module")
     assert result.returncode == 2
     assert not (repository / ".venv").exists()
 

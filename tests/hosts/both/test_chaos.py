@@ -16,6 +16,7 @@ VARIANTS = {
 KILLS = {"alone": 7, "workers": 5, "half-precision": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_run_killed_at_random_ends_as_one_that_was_not(forked_command, agsynth, tmp_path, variant):
     chance = random.Random(variant)
