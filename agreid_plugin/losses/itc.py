@@ -69,8 +69,8 @@ class NITC(PairContrast):
         weight: factor of the whole loss.
         soft_label: share of the target that the network gives itself. The released code has it grow from 0 to 0.5 over
             the first epoch: give `forward` the present one.
-        temperature: see `PairContrast`.
-        gather: see `PairContrast`.
+        temperature: what cosines are divided by where `forward` is given no scale, 0.01 or more.
+        gather: pair the images and texts of all processes rather than each process's own; see `VIAL`.
     """
 
     def __init__(
@@ -114,32 +114,32 @@ class NITC(PairContrast):
 class RITC(PairContrast):
     """Takes each image away from the texts of others, and each text from their images: R-ITC.
 
-    1/2 (mean KL(softmax of an image's logits || Q + eps) + the same of a text's), Q sharing 1 among those of one person
+    1/2 (mean KL(softmax of an image's logits || Q + smoothing) + the same of a text's): Q shares 1 among a person's
 
     Args:
         weight: factor of the whole loss.
-        eps: what is added to every entry of Q, which would be 0 for other people; the sum is left above 1.
-        temperature: see `PairContrast`.
-        gather: see `PairContrast`.
+        smoothing: what is added to every entry of Q, which would be 0 for other people; the sum is left above 1.
+        temperature: what cosines are divided by where `forward` is given no scale, 0.01 or more.
+        gather: pair the images and texts of all processes rather than each process's own; see `VIAL`.
     """
 
     def __init__(
-        self, weight: float = 1.0, eps: float = 0.01, temperature: float = 1 / MOST_SCALE, gather: bool = True
+        self, weight: float = 1.0, smoothing: float = 0.01, temperature: float = 1 / MOST_SCALE, gather: bool = True
     ):
         super().__init__(weight, temperature, gather)
-        self.eps = require_within("eps", eps, torch.finfo(torch.float32).tiny, 1)
+        self.smoothing = require_within("smoothing", smoothing, torch.finfo(torch.float32).tiny, 1)
 
     def forward(self, images: Tensor, texts: Tensor, pids: Tensor, scale: Tensor | float | None = None) -> Tensor:
         """Return the loss of a batch of pairs: (B, D), (B, D), (B,) -> (); see `NITC.forward`."""
         require_pairs(images, texts, pids)
         with torch.autocast(images.device.type, enabled=False):
             logits, same = self.compare(images, texts, pids, scale)
-            target = (same + self.eps).log()
+            target = (same + self.smoothing).log()
             return self.weight * (_divergence(logits, target) + _divergence(logits.T, target)) / 2
 
     def extra_repr(self) -> str:
         """Name the hyper-parameters when printed."""
-        return f"eps={self.eps}, {super().extra_repr()}"
+        return f"smoothing={self.smoothing}, {super().extra_repr()}"
 
 
 def same_person(pids: Tensor) -> Tensor:

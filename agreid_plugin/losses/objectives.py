@@ -9,31 +9,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.losses.identity import IdentityLoss
 from agreid_plugin.losses.triplet import TripletLoss
-from agreid_plugin.types import Batch, HeadOutputs
-
-
-class OnLogits(nn.Module):
-    """A loss of class logits and identities."""
-
-    def __init__(self, loss: nn.Module):
-        super().__init__()
-        self.loss = loss
-
-    def forward(self, head: HeadOutputs, batch: Batch) -> Tensor:
-        """Return the loss of a head's logits: () from (B, C) and (B,)."""
-        return self.loss(head.logits, batch.pids)
-
-
-class OnFeatures(nn.Module):
-    """A loss of features and identities."""
-
-    def __init__(self, loss: nn.Module):
-        super().__init__()
-        self.loss = loss
-
-    def forward(self, head: HeadOutputs, batch: Batch) -> Tensor:
-        """Return the loss of a head's features: () from (B, D) and (B,)."""
-        return self.loss(head.features, batch.pids)
+from agreid_plugin.types import Batch
 
 
 class OnParts(nn.Module):
@@ -54,6 +30,20 @@ class OnParts(nn.Module):
         """Return the loss of a method's outputs, `HeadOutputs` with more attributes or anything else that has them."""
         parts = [getattr(outputs, name) for name in self.parts]
         return self.loss(*parts, *(getattr(batch, name) for name in self.labels))
+
+
+class OnLogits(OnParts):
+    """A loss of a head's class logits and the identities: () from (B, C) and (B,)."""
+
+    def __init__(self, loss: nn.Module):
+        super().__init__(loss, ["logits"], ["pids"])
+
+
+class OnFeatures(OnParts):
+    """A loss of a head's features and the identities: () from (B, D) and (B,)."""
+
+    def __init__(self, loss: nn.Module):
+        super().__init__(loss, ["features"], ["pids"])
 
 
 def clip_objectives(margin: float = 0.0) -> nn.ModuleDict:

@@ -25,9 +25,9 @@ class OrthogonalLoss(nn.Module):
 
     Args:
         weight: factor of the whole loss.
-        kind: `cosine`, which ViSA prints and SVPR-ReID's released code has as well, or `dot`, the sum of |<f_inv,
-            f_spe>| over the batch that SVPR-ReID prints (Eq. 10): it grows with the batch and the features' lengths.
-            With several processes each gives its own sum times their number, whose average is the whole batch's sum.
+        kind: `cosine` (ViSA, and SVPR-ReID's released code) or `dot`, the sum of |<f_inv, f_spe>| over the batch that
+            SVPR-ReID prints (Eq. 10). The sum grows with the batch and the features' lengths. With several processes
+            each gives its own sum times their number, whose average is the whole batch's sum.
 
     Example:
         The cosines are 0 and (3 * 4 + 4 * 3) / (5 * 5) = 0.96:

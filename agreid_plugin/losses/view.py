@@ -26,7 +26,7 @@ class ViewLoss(nn.Module):
     Args:
         weight: factor of the whole loss.
         classes: V, how many views are told apart: aerial and ground, or more where platforms count.
-        smoothing: share of the target taken from the true view; every view, the true one too, gets
+        smoothing: share of the target taken from the true view. Every view, the true one too, gets
             smoothing / smoothed_over.
         smoothed_over: among how many classes the share is divided, V if None. SVPR-ReID's released code smooths its
             views by the number of identities, so that a target sums to less than 1.

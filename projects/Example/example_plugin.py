@@ -8,20 +8,18 @@ from torch import Tensor, nn
 
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.models.losses import register_loss
-from agreid_plugin.losses import OnFeatures
 
-declare(
-    [
-        Key("MODEL.LOSSES.SPREAD.SCALE", 0.1, "Weight of the loss that keeps different people apart on average."),
-        Key("MODEL.BACKBONE.STRIPES", 4, "Horizontal stripes that build_stripes_backbone cuts an image into."),
-    ]
-)
+declare([Key("MODEL.BACKBONE.STRIPES", 4, "Horizontal stripes that build_stripes_backbone cuts an image into.")])
 
 
 class SpreadLoss(nn.Module):
-    """Mean squared cosine between images of different people."""
+    """Mean squared cosine between images of different people.
 
-    def __init__(self, weight: float):
+    Args:
+        weight: factor of the loss.
+    """
+
+    def __init__(self, weight: float = 0.1):
         super().__init__()
         self.weight = weight
 
@@ -32,10 +30,7 @@ class SpreadLoss(nn.Module):
         return self.weight * cosines.square().where(others, 0).sum() / others.sum().clamp(min=1)
 
 
-@register_loss("SpreadLoss", "spread", "SPREAD")
-def build_spread_loss(node) -> nn.Module:
-    """Mean squared cosine between images of different people."""
-    return OnFeatures(SpreadLoss(node.SCALE))
+register_loss(SpreadLoss, "spread")
 
 
 @BACKBONE_REGISTRY.register()

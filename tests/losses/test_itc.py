@@ -109,7 +109,7 @@ def test_without_soft_labels_and_with_everyone_once_it_is_the_loss_of_clip():
 def test_equal_the_slow_loops(seed):
     batch = random_batch(seed)
     assert NITC(soft_label=0.3)(*batch, 5.0).item() == pytest.approx(slow_nitc(*batch, 5.0, 0.3), rel=1e-5)
-    assert RITC(eps=0.2)(*batch, 5.0).item() == pytest.approx(slow_ritc(*batch, 5.0, 0.2), rel=1e-5)
+    assert RITC(smoothing=0.2)(*batch, 5.0).item() == pytest.approx(slow_ritc(*batch, 5.0, 0.2), rel=1e-5)
 
 
 def test_equal_what_the_released_code_recorded():
@@ -183,7 +183,7 @@ def test_no_value_is_read_back_from_the_device(loss):
 
 @pytest.mark.parametrize(
     ("loss", "name", "value"),
-    [(NITC, "soft_label", 1.5), (NITC, "weight", -1), (RITC, "eps", 0), (RITC, "temperature", 0.001)],
+    [(NITC, "soft_label", 1.5), (NITC, "weight", -1), (RITC, "smoothing", 0), (RITC, "temperature", 0.001)],
 )
 def test_bad_arguments_are_named(loss, name, value):
     with pytest.raises(InputError, match=rf"^{name}={value!r} [^\n]*$"):

@@ -64,7 +64,7 @@ def test_a_batch_that_is_as_it_should_be_costs_next_to_nothing():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(InputError, match="eps=0 should be"):
-        SDMLoss(eps=0)
+    with pytest.raises(InputError, match="smoothing=0 should be"):
+        SDMLoss(smoothing=0)
     with pytest.raises(InputError, match=r"texts=\(2, 3\) should have the shape of images: \(2, 4\)"):
         SDMLoss()(torch.zeros(2, 4), torch.zeros(2, 3), torch.arange(2))

@@ -16,8 +16,7 @@ from agreid_plugin.host import HOSTS
 from agreid_plugin.hosts.fastreid.config import loading
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.transforms import HOST, HOST_SWITCHES, TRANSFORMS, Registered
-from agreid_plugin.hosts.fastreid.models.losses import HOST_LOSSES, LOSSES, HostLoss, LossEntry
-from agreid_plugin.losses import OnFeatures, OnLogits
+from agreid_plugin.hosts.fastreid.models.losses import HOST_LOSSES, LOSSES, LossEntry
 
 HOST_OWNER = HOSTS["fastreid"]
 HOST_TRANSFORMS = (HOST, "Resize", "ToTensor", *HOST_SWITCHES)
@@ -44,20 +43,9 @@ def keys() -> dict[str, str]:
 
 
 def _loss(name: str, entry: LossEntry) -> Entry:
+    kind = entry.kind or entry.build
     # We build the host's four as well, but their names are the host's.
-    owner = HOST_OWNER if name in HOST_LOSSES else owner_of(entry.build)
-    return Entry(name, owner, first_sentence(entry.build) or first_sentence(_built(entry)))
-
-
-def _built(entry: LossEntry) -> object:
-    """Return the class or the function of the host that computes the loss, as built with the default keys."""
-    try:
-        loss = entry.build(get_cfg().MODEL.LOSSES[entry.node])
-    except Exception:  # another package's may need keys that have no defaults
-        return None
-    if isinstance(loss, OnLogits | OnFeatures):
-        loss = loss.loss
-    return loss.function if isinstance(loss, HostLoss) else type(loss)
+    return Entry(name, HOST_OWNER if name in HOST_LOSSES else owner_of(kind), first_sentence(kind))
 
 
 def _transform(name: str) -> Entry:

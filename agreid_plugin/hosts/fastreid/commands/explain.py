@@ -31,7 +31,7 @@ from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.evaluator import test_sets
 from agreid_plugin.hosts.fastreid.engine.solver import warmup_iterations, warmup_note
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
-from agreid_plugin.hosts.fastreid.models.losses import HOST_LOSSES, KEYS, LOSSES
+from agreid_plugin.hosts.fastreid.models.losses import HOST_KEYS, HOST_LOSSES, LOSSES
 from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
 from agreid_plugin.types import View
@@ -89,11 +89,11 @@ def _text(cfg, tower: TextTower) -> str:
 
 def loss_rows(cfg, model: nn.Module) -> Iterator[Row]:
     """Describe the losses of `MODEL.LOSSES.NAME`; those of fast-reid in its architectures without keys that we add."""
-    ours, added = isinstance(model, HostMethod), {key.path for key in KEYS}
+    ours, added = isinstance(model, HostMethod), {key.path for key in HOST_KEYS}
     for name in cfg.MODEL.LOSSES.NAME:
         node, group = cfg.MODEL.LOSSES[LOSSES[name].node], f"MODEL.LOSSES.{LOSSES[name].node}"
         read = {key: node[key] for key in node if ours or name not in HOST_LOSSES or f"{group}.{key}" not in added}
-        weight = read.pop("SCALE", 1.0)
+        weight = read.pop("SCALE" if name in HOST_LOSSES else "WEIGHT", 1.0)
         yield name, ", ".join([f"weight {weight:g}", *(f"{key} {value}" for key, value in read.items())])
 
 

@@ -146,7 +146,8 @@ class Key:
         path: its full name.
         default: its value where a configuration says nothing.
         doc: a sentence for whoever reads it.
-        entry: of a list that is empty by default, an entry of whose kind all must be; None: any kind will do.
+        entry: of a list that is empty by default, an entry of whose kind all must be; None: any kind will do. Of a
+            value that is None by default, one of the kind that it takes otherwise.
     """
 
     path: str
@@ -194,6 +195,7 @@ KEYS = (
 )
 
 _docs: dict[str, str] = {}
+_optional: set[str] = set()  # None by default
 _entries: dict[str, Any] = {  # the host's own
     "MODEL.FREEZE_LAYERS": "backbone",
     "KD.MODEL_CONFIG": "teacher.yml",
@@ -212,6 +214,8 @@ def declare(keys: Iterable[Key]) -> None:
         _docs[key.path] = key.doc
         if key.entry is not None:
             _entries[key.path] = key.entry
+        if key.default is None:
+            _optional.add(key.path)
 
 
 declare(KEYS)
@@ -356,6 +360,9 @@ def _set(cfg: CfgNode, path: str, value: Any, where: str) -> None:
         raise InputError(f"{where}: key {path} unknown{_nearest_key(path, cfg)}")
     if isinstance(node[name], CfgNode):
         raise InputError(f"{where}: {path} is a group of keys ({', '.join(node[name])}), not a value")
+    if path in _optional:
+        node[name] = None if value is None else coerce_value(value, _entries[path], f"{where}: key {path}")
+        return
     default = [_entries[path]] if path in _entries and not node[name] else node[name]
     node[name] = coerce_value(value, default, f"{where}: key {path}")
 

@@ -1,21 +1,22 @@
-"""Losses by name: what `MODEL.LOSSES.NAME` may list, ours and the host's side by side."""
+"""Loss registry: what `MODEL.LOSSES.NAME` may list, ours and the host's side by side.
+
+Every architecture gives its losses features and logits of identities. Some losses need more, and some architectures
+have losses of their own: both are declared, so that a name that would come to nothing is refused before training.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from fastreid.modeling.losses import cross_entropy_loss, pairwise_circleloss, pairwise_cosface
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor, nn
 
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
-from agreid_plugin.hosts.fastreid.models.loss_registry import (
-    HOST_LOSSES,
-    LOSSES,
-    LossEntry,
-    check_losses,
-    declare_architecture,
-    register_loss,
-)
+from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, declare_group, key_error_context
+from agreid_plugin.hosts.fastreid.config.signatures import keys_from, options_from
 from agreid_plugin.losses import (
     NITC,
     RITC,
@@ -34,56 +35,80 @@ from agreid_plugin.losses import (
 )
 from agreid_plugin.losses.gathering import gather_features, gather_labels
 
-__all__ = [
-    "HOST_LOSSES",
-    "KEYS",
-    "LOSSES",
-    "HostLoss",
-    "LossEntry",
-    "build_objectives",
-    "check_losses",
-    "declare_architecture",
-    "register_loss",
-]
+HOST_LOSSES = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
+"""Those that the host's own architectures have written into them."""
+COMMON_PARTS = ("features", "logits")
+"""What every architecture gives its losses."""
 
-KEYS = (
-    Key("MODEL.LOSSES.CE.OVER_NONZERO", True, "Divide by the images whose loss is not zero, as the host does."),
-    Key("MODEL.LOSSES.CE.OVER_ALL", False, "Spread EPSILON over all identities; our meta-architectures only."),
-    Key("MODEL.LOSSES.TRI.SQUARED", False, "Squared distances, as ViSA's Eq. 15 prints; our meta-architectures only."),
-    Key("MODEL.LOSSES.TRI.GATHER", True, "Mine triplets in the batch of all processes; our meta-architectures only."),
-    Key("MODEL.LOSSES.CIRCLE.GATHER", True, "CircleLoss: pair the images of all processes; ours only, too."),
-    Key("MODEL.LOSSES.COSFACE.GATHER", True, "Cosface: pair the images of all processes; ours only, too."),
-    Key("MODEL.LOSSES.VIAL.SCALE", 1.0, "VIAL: weight of the loss, delta in Eq. 13 of VIF-AGReID."),
-    Key("MODEL.LOSSES.VIAL.LAMBDA", 0.5, "VIAL: strength of the penalty (Eq. 8)."),
-    Key("MODEL.LOSSES.VIAL.BETA", 5.0, "VIAL: decay of the penalty with the cosine (Eq. 8)."),
-    Key("MODEL.LOSSES.VIAL.MARGIN", 0.5, "VIAL: how far below 1 the cosine of different people should be (Eq. 10)."),
-    Key("MODEL.LOSSES.VIAL.HARD_MINING", True, "VIAL: take hard negatives too (Eq. 10), not positives alone (Eq. 9)."),
-    Key("MODEL.LOSSES.VIAL.GATHER", True, "VIAL: pair the images of all processes."),
-    Key("MODEL.LOSSES.ORTHOGONAL.SCALE", 1.0, "OrthogonalLoss: weight of the loss."),
-    Key("MODEL.LOSSES.ORTHOGONAL.KIND", "cosine", "OrthogonalLoss: cosine (ViSA, Eq. 17) | dot (SVPR-ReID, Eq. 10)."),
-    Key("MODEL.LOSSES.VIEW.SCALE", 1.0, "ViewLoss: weight of the loss."),
-    Key("MODEL.LOSSES.VIEW.CLASSES", 2, "ViewLoss: number of views that are told apart."),
-    Key("MODEL.LOSSES.VIEW.EPSILON", 0.0, "ViewLoss: share of the target that is spread over the views."),
-    Key("MODEL.LOSSES.VIEW.SMOOTHED_OVER", 0, "ViewLoss: classes that EPSILON is divided among; 0: the views."),
-    Key("MODEL.LOSSES.BALANCE.SCALE", 0.001, "LoadBalanceLoss: weight of the loss, lambda in Eq. 20 of ViSA."),
-    Key("MODEL.LOSSES.BALANCE.GATHER", True, "LoadBalanceLoss: balance the images of all processes together."),
-    Key("MODEL.LOSSES.ATTRIBUTES.SCALE", 1.0, "AttributeLoss: weight of the loss, beta in Eq. 12 of SVPR-ReID."),
-    Key("MODEL.LOSSES.NITC.SCALE", 1.0, "NITC: weight of the loss."),
-    Key("MODEL.LOSSES.NITC.SOFT_LABEL", 0.5, "NITC: share of the target that the network gives itself."),
-    Key("MODEL.LOSSES.NITC.TEMPERATURE", 0.01, "NITC: what cosines are divided by."),
-    Key("MODEL.LOSSES.NITC.GATHER", True, "NITC: pair the images and texts of all processes."),
-    Key("MODEL.LOSSES.RITC.SCALE", 1.0, "RITC: weight of the loss."),
-    Key("MODEL.LOSSES.RITC.EPSILON", 0.01, "RITC: what is added to every entry of the targets."),
-    Key("MODEL.LOSSES.RITC.TEMPERATURE", 0.01, "RITC: what cosines are divided by."),
-    Key("MODEL.LOSSES.RITC.GATHER", True, "RITC: pair the images and texts of all processes."),
-    Key("MODEL.LOSSES.SDM.SCALE", 1.0, "SDMLoss: weight of the loss."),
-    Key("MODEL.LOSSES.SDM.TEMPERATURE", 0.02, "SDMLoss: what cosines are divided by."),
-    Key("MODEL.LOSSES.SDM.GATHER", True, "SDMLoss: pair the images and texts of all processes."),
-    Key("MODEL.LOSSES.SUPCON.SCALE", 1.0, "SupConLoss: weight of the loss."),
-    Key("MODEL.LOSSES.SUPCON.TEMPERATURE", 1.0, "SupConLoss: what dot products are divided by."),
-    Key("MODEL.LOSSES.SUPCON.GATHER", True, "SupConLoss: compare the images and texts of all processes."),
-)
-declare(KEYS)
+
+@dataclass(frozen=True)
+class LossEntry:
+    """A loss that a configuration may name.
+
+    Attributes:
+        log_name: what logs call it.
+        node: its group of keys.
+        build: builds its objective from them.
+        needs: the part beside features and logits that it works on, as `view_features`; empty if it needs none.
+        kind: what computes it, of which lists have the sentence; `build` without one.
+    """
+
+    log_name: str
+    node: str
+    build: Callable[..., nn.Module]
+    needs: str = ""
+    kind: Any = None
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a meta-architecture does about losses.
+
+    Attributes:
+        own: losses that it has built in, each with the key of its weight, or an empty string if there is none.
+        parts: what it gives the losses of `MODEL.LOSSES.NAME` beside features and logits; see `OnParts`.
+    """
+
+    own: Mapping[str, str] = field(default_factory=dict)
+    parts: frozenset[str] = frozenset()
+
+
+LOSSES: dict[str, LossEntry] = {}
+ARCHITECTURES: dict[str, Architecture] = {}
+"""Those that do more than most; the others have nothing of their own and give features and logits."""
+
+
+def register_loss(
+    kind: type[nn.Module],
+    log_name: str,
+    parts: Sequence[str] = ("features",),
+    labels: Sequence[str] = ("pids",),
+    group: str = "",
+) -> None:
+    """Register a class of losses by its name; its constructor's arguments are keys of `MODEL.LOSSES`.
+
+    Args:
+        kind: the class, all of whose arguments have defaults.
+        log_name: what logs call it.
+        parts: attributes of a head's or a method's outputs that it is called with: `features`, `logits`, ...
+        labels: fields of the batch that it is called with after them.
+        group: the group of its keys; `log_name` in capitals without one.
+    """
+    node = group or log_name.upper()
+
+    def build(values: Any) -> nn.Module:
+        loss = kind(**options_from(values, kind))
+        return OnFeatures(loss) if (*parts, *labels) == ("features", "pids") else OnParts(loss, parts, labels)
+
+    declare_group(f"MODEL.LOSSES.{node}")
+    declare(keys_from(f"MODEL.LOSSES.{node}", kind))
+    needs = next((part for part in parts if part not in COMMON_PARTS), "")
+    LOSSES[kind.__name__] = LossEntry(log_name, node, build, needs, kind)
+
+
+def declare_architecture(name: str, own: Mapping[str, str] | None = None, parts: Iterable[str] = ()) -> None:
+    """Declare what a meta-architecture does about losses; see `Architecture`."""
+    ARCHITECTURES[name] = Architecture(dict(own or {}), frozenset(parts))
 
 
 def build_objectives(cfg, names: Sequence[str] | None = None) -> nn.ModuleDict:
@@ -95,6 +120,78 @@ def build_objectives(cfg, names: Sequence[str] | None = None) -> nn.ModuleDict:
         with key_error_context(f"MODEL.LOSSES.{entry.node}"):
             objectives[entry.log_name] = entry.build(cfg.MODEL.LOSSES[entry.node])
     return objectives
+
+
+def check_losses(cfg) -> None:
+    """Refuse names of `MODEL.LOSSES.NAME` that the meta-architecture can make nothing of.
+
+    Raises:
+        InputError: a name is unknown or listed twice, the architecture has the loss already, or it does not make what
+            the loss needs.
+    """
+    names = list(cfg.MODEL.LOSSES.NAME)
+    for name in names:
+        if name not in LOSSES:
+            raise unknown("MODEL.LOSSES.NAME", name, LOSSES)
+        if names.count(name) > 1:
+            raise InputError(f"MODEL.LOSSES.NAME names {name} twice")
+        problem = _find_problem(name, LOSSES[name].needs, cfg.MODEL.META_ARCHITECTURE)
+        if problem:
+            raise InputError(f"MODEL.LOSSES.NAME {name} {problem}")
+
+
+def _find_problem(name: str, needs: str, architecture: str) -> str:
+    """Say why an architecture cannot take a loss, if it cannot."""
+    facts = ARCHITECTURES.get(architecture, Architecture())
+    if name in facts.own:
+        key = facts.own[name]
+        return f"is built into {architecture} already{key and f', weighted by {key}'}: leave the name out"
+    if not needs or needs in facts.parts:
+        return ""
+    part, makers = needs.replace("_", " "), _list_makers(needs)
+    if architecture in makers:
+        return f"needs {part}, which {architecture} keeps for the losses that it has built in"
+    others = f"{', '.join(makers)} {'do' if len(makers) > 1 else 'does'}" if makers else "no architecture does"
+    return f"needs {part}, which {architecture} does not make; {others}"
+
+
+def _list_makers(part: str) -> list[str]:
+    """Return the registered architectures that make a part, for any loss or for those that they have built in."""
+    makers = (
+        name
+        for name, facts in ARCHITECTURES.items()
+        if name in META_ARCH_REGISTRY._obj_map
+        and (part in facts.parts or any(LOSSES[own].needs == part for own in facts.own if own in LOSSES))
+    )
+    return sorted(makers, key=str.lower)
+
+
+PAIRS = ("features", "text_features")  # of images and their texts
+for _kind, _log_name, _parts, _labels in (
+    (VIAL, "vial", ("features",), ("pids",)),
+    (OrthogonalLoss, "orthogonal", ("features", "view_features"), ()),
+    (ViewLoss, "view", ("view_logits",), ("views",)),
+    (LoadBalanceLoss, "balance", ("routers",), ()),
+    (AttributeLoss, "attributes", ("attribute_logits",), ("attributes",)),
+    (NITC, "nitc", PAIRS, ("pids",)),
+    (RITC, "ritc", PAIRS, ("pids",)),
+    (SDMLoss, "sdm", PAIRS, ("pids",)),
+    (SupConLoss, "supcon", PAIRS, ("pids",)),
+):
+    register_loss(_kind, _log_name, _parts, _labels)
+
+
+# The host's four: their names and most of their keys are the host's. Its own architectures compute them by themselves.
+
+HOST_KEYS = (
+    Key("MODEL.LOSSES.CE.OVER_NONZERO", True, "Divide by the images whose loss is not zero, as the host does."),
+    Key("MODEL.LOSSES.CE.OVER_ALL", False, "Spread EPSILON over all identities; our meta-architectures only."),
+    Key("MODEL.LOSSES.TRI.SQUARED", False, "Squared distances, as ViSA's Eq. 15 prints; our meta-architectures only."),
+    Key("MODEL.LOSSES.TRI.GATHER", True, "Mine triplets in the batch of all processes; our meta-architectures only."),
+    Key("MODEL.LOSSES.CIRCLE.GATHER", True, "CircleLoss: pair the images of all processes; ours only, too."),
+    Key("MODEL.LOSSES.COSFACE.GATHER", True, "Cosface: pair the images of all processes; ours only, too."),
+)
+declare(HOST_KEYS)
 
 
 class HostLoss(nn.Module):
@@ -111,82 +208,25 @@ class HostLoss(nn.Module):
         return self.scale * self.function(values, pids, *self.options)
 
 
-@register_loss("CrossEntropyLoss", "cls", "CE")
-def _cross_entropy(node) -> nn.Module:
-    if node.EPSILON < 0:  # the host's adaptive smoothing
-        return OnLogits(HostLoss(cross_entropy_loss, node.SCALE, node.EPSILON, node.ALPHA))
-    return OnLogits(IdentityLoss(node.SCALE, node.EPSILON, node.OVER_NONZERO, node.OVER_ALL))
+def build_cross_entropy(node: Any) -> IdentityLoss | HostLoss:
+    """Build the cross-entropy to identities; an `EPSILON` below 0 is the host's adaptive smoothing."""
+    if node.EPSILON < 0:
+        return HostLoss(cross_entropy_loss, node.SCALE, node.EPSILON, node.ALPHA)
+    return IdentityLoss(node.SCALE, node.EPSILON, node.OVER_NONZERO, node.OVER_ALL)
 
 
-@register_loss("TripletLoss", "triplet", "TRI")
-def _triplet(node) -> nn.Module:
+def _build_triplet(node: Any) -> nn.Module:
     mining = {"normalize": node.NORM_FEAT, "hard_mining": node.HARD_MINING, "gather": node.GATHER}
     return OnFeatures(TripletLoss(node.SCALE, node.MARGIN, node.SQUARED, **mining))
 
 
-@register_loss("CircleLoss", "circle", "CIRCLE")
-def _circle(node) -> nn.Module:
-    return OnFeatures(HostLoss(pairwise_circleloss, node.SCALE, node.MARGIN, node.GAMMA, gather=node.GATHER))
+def _build_pairwise(function: Callable[..., Tensor]) -> Callable[[Any], nn.Module]:
+    return lambda node: OnFeatures(HostLoss(function, node.SCALE, node.MARGIN, node.GAMMA, gather=node.GATHER))
 
 
-@register_loss("Cosface", "cosface", "COSFACE")
-def _cosface(node) -> nn.Module:
-    return OnFeatures(HostLoss(pairwise_cosface, node.SCALE, node.MARGIN, node.GAMMA, gather=node.GATHER))
-
-
-@register_loss("VIAL", "vial", "VIAL")
-def _vial(node) -> nn.Module:
-    return OnFeatures(VIAL(node.SCALE, node.LAMBDA, node.BETA, node.MARGIN, node.HARD_MINING, node.GATHER))
-
-
-@register_loss("OrthogonalLoss", "orthogonal", "ORTHOGONAL", needs="view_features")
-def _orthogonal(node) -> nn.Module:
-    """Mean absolute cosine between identity and view features (ViSA, Eq. 17), or SVPR-ReID's dot product (Eq. 10)."""
-    return OnParts(OrthogonalLoss(node.SCALE, node.KIND), ("features", "view_features"))
-
-
-@register_loss("ViewLoss", "view", "VIEW", needs="view_logits")
-def _view(node) -> nn.Module:
-    """Cross-entropy between a view classifier's logits and the views (ViSA, Eq. 16)."""
-    loss = ViewLoss(node.SCALE, node.CLASSES, node.EPSILON, node.SMOOTHED_OVER or None)
-    return OnParts(loss, ("view_logits",), ("views",))
-
-
-@register_loss("LoadBalanceLoss", "balance", "BALANCE", needs="routers")
-def _balance(node) -> nn.Module:
-    """Keeps every router from sending all images to a few experts (ViSA, Eqs. 18-19)."""
-    return OnParts(LoadBalanceLoss(node.SCALE, node.GATHER), ("routers",))
-
-
-@register_loss("AttributeLoss", "attributes", "ATTRIBUTES", needs="attribute_logits")
-def _attributes(node) -> nn.Module:
-    """Cross-entropy between each attribute's logits and labels (SVPR-ReID, Eq. 11)."""
-    return OnParts(AttributeLoss(node.SCALE), ("attribute_logits",), ("attributes",))
-
-
-@register_loss("NITC", "nitc", "NITC", needs="text_features")
-def _nitc(node) -> nn.Module:
-    """Brings each image to the texts of its person and each text to the images (TAG-CLIP, Eqs. 1-2)."""
-    loss = NITC(node.SCALE, node.SOFT_LABEL, node.TEMPERATURE, node.GATHER)
-    return OnParts(loss, ("features", "text_features"), ("pids",))
-
-
-@register_loss("RITC", "ritc", "RITC", needs="text_features")
-def _ritc(node) -> nn.Module:
-    """Takes each image away from the texts of others, and each text from their images (TAG-CLIP, Eqs. 1-2)."""
-    loss = RITC(node.SCALE, node.EPSILON, node.TEMPERATURE, node.GATHER)
-    return OnParts(loss, ("features", "text_features"), ("pids",))
-
-
-@register_loss("SDMLoss", "sdm", "SDM", needs="text_features")
-def _sdm(node) -> nn.Module:
-    """Has cosines of images and texts distributed as those of one person are (IRRA)."""
-    loss = SDMLoss(node.SCALE, temperature=node.TEMPERATURE, gather=node.GATHER)
-    return OnParts(loss, ("features", "text_features"), ("pids",))
-
-
-@register_loss("SupConLoss", "supcon", "SUPCON", needs="text_features")
-def _supcon(node) -> nn.Module:
-    """Brings each image to all texts of its person, and each text to all its images (CLIP-ReID)."""
-    loss = SupConLoss(node.SCALE, node.TEMPERATURE, node.GATHER)
-    return OnParts(loss, ("features", "text_features"), ("pids",))
+LOSSES |= {
+    "CrossEntropyLoss": LossEntry("cls", "CE", lambda node: OnLogits(build_cross_entropy(node)), kind=IdentityLoss),
+    "TripletLoss": LossEntry("triplet", "TRI", _build_triplet, kind=TripletLoss),
+    "CircleLoss": LossEntry("circle", "CIRCLE", _build_pairwise(pairwise_circleloss), kind=pairwise_circleloss),
+    "Cosface": LossEntry("cosface", "COSFACE", _build_pairwise(pairwise_cosface), kind=pairwise_cosface),
+}

@@ -23,7 +23,7 @@ SMALL = (
     *("MODEL.CLIP.TEXT_HEADS", "2", "MODEL.CLIP.TEXT_LAYERS", "1"),
 )
 TINY = VISA | {
-    "MODEL": {**VISA["MODEL"], "LOSSES": {"NAME": ["CrossEntropyLoss", "VIAL"], "VIAL": {"SCALE": 0.25}}},
+    "MODEL": {**VISA["MODEL"], "LOSSES": {"NAME": ["CrossEntropyLoss", "VIAL"], "VIAL": {"WEIGHT": 0.25}}},
     "INPUT": {**VISA["INPUT"], "PIPELINE": ["host", {"PLRM": {"n": 4}}]},
     "DATASETS": {"NAMES": ["CARGO"], "TESTS": ["CARGO_A2G", "CARGO_ALL"]},
     "SOLVER": {**VISA["SOLVER"], "MAX_EPOCH": 6, "STEPS": [2, 30]},

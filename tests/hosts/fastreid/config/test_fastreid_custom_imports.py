@@ -11,14 +11,10 @@ from small_fastreid import forget_keys
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.hosts.fastreid.models.loss_registry import LOSSES
+from agreid_plugin.hosts.fastreid.models.losses import LOSSES
 
 GUIDE = (ROOT / "docs" / "guide" / "parts.md").read_text(encoding="utf-8")
 LOSS = GUIDE.partition("**`my_losses.py`**\n\n```python\n")[2].partition("```")[0]
-OPTION = """
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare
-declare([Key("MODEL.LOSSES.NORM.SCALE", 1.0, "Weight.")])
-"""
 
 
 @pytest.fixture
@@ -51,8 +47,7 @@ def test_a_loss_beside_the_recipe_is_trained_with(recipe, fastreid_command, tmp_
 
 
 def test_its_keys_are_known_when_the_recipe_sets_them(recipe, fastreid_command):
-    recipe.with_name("my_losses.py").write_text(LOSS + OPTION)
-    assert load_config(recipe, ["MODEL.LOSSES.NORM.SCALE", "2"]).MODEL.LOSSES.NORM.SCALE == 2
+    assert load_config(recipe, ["MODEL.LOSSES.NORM.WEIGHT", "2"]).MODEL.LOSSES.NORM.WEIGHT == 2
     outcome = fastreid_command("explain", "--config", recipe)
     assert outcome.code == 0, outcome.err
     assert "NormLoss" in outcome.out

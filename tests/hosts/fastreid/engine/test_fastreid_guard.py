@@ -17,7 +17,7 @@ from agreid_plugin.hosts.fastreid.data import transforms
 from agreid_plugin.hosts.fastreid.engine.expert_usage import ExpertUsage
 from agreid_plugin.hosts.fastreid.engine.guard import LearningGuard
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
-from agreid_plugin.hosts.fastreid.models.loss_registry import LOSSES, LossEntry
+from agreid_plugin.hosts.fastreid.models.losses import LOSSES, LossEntry
 from agreid_plugin.losses import OnFeatures
 from agreid_plugin.types import View
 

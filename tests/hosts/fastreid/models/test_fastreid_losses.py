@@ -12,8 +12,8 @@ from torch import nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid import components  # noqa: F401 - importing the first registers all
 from agreid_plugin.hosts.fastreid.config.loading import describe_keys, key_paths
-from agreid_plugin.hosts.fastreid.models import loss_registry
-from agreid_plugin.hosts.fastreid.models.losses import KEYS, LOSSES, LossEntry, build_objectives, check_losses
+from agreid_plugin.hosts.fastreid.models import losses as registry
+from agreid_plugin.hosts.fastreid.models.losses import HOST_KEYS, LOSSES, LossEntry, build_objectives, check_losses
 from agreid_plugin.losses import (
     NITC,
     RITC,
@@ -43,7 +43,7 @@ def configured(architecture: str, *names: str, **values: object):
 def generous(monkeypatch) -> str:
     """Another package's architecture, which gives its losses all that any of them needs."""
     monkeypatch.setitem(META_ARCH_REGISTRY._obj_map, "Generous", nn.Module)
-    monkeypatch.setitem(loss_registry.ARCHITECTURES, "Generous", loss_registry.Architecture(parts=frozenset(PARTS)))
+    monkeypatch.setitem(registry.ARCHITECTURES, "Generous", registry.Architecture(parts=frozenset(PARTS)))
     return "Generous"
 
 
@@ -71,8 +71,8 @@ BATCH = Batch(
 def test_losses_are_computed_on_the_parts_that_an_architecture_gives(generous, outputs):
     cfg = configured(
         generous, "OrthogonalLoss", "ViewLoss", "LoadBalanceLoss", "AttributeLoss", "NITC", "RITC", "SupConLoss",
-        ORTHOGONAL__SCALE=0.5, ORTHOGONAL__KIND="dot", VIEW__CLASSES=3, VIEW__EPSILON=0.1, VIEW__SMOOTHED_OVER=20,
-        BALANCE__SCALE=2.0, ATTRIBUTES__SCALE=0.05, NITC__SOFT_LABEL=0.2, NITC__TEMPERATURE=0.1, RITC__EPSILON=0.3,
+        ORTHOGONAL__WEIGHT=0.5, ORTHOGONAL__KIND="dot", VIEW__CLASSES=3, VIEW__SMOOTHING=0.1, VIEW__SMOOTHED_OVER=20,
+        BALANCE__WEIGHT=2.0, ATTRIBUTES__WEIGHT=0.05, NITC__SOFT_LABEL=0.2, NITC__TEMPERATURE=0.1, RITC__SMOOTHING=0.3,
         RITC__TEMPERATURE=0.2, SUPCON__TEMPERATURE=0.5,
     )  # fmt: skip
     given, texts = outputs.features, outputs.text_features
@@ -164,13 +164,13 @@ def test_training_does_not_begin(config_file, fastreid_command, tmp_path):
 
 
 def test_a_bad_value_is_said_of_its_keys(generous):
-    with pytest.raises(InputError, match=r"^MODEL.LOSSES.RITC: eps=0.0 [^\n]*$"):
-        build_objectives(configured(generous, "RITC", RITC__EPSILON=0.0))
+    with pytest.raises(InputError, match=r"^MODEL.LOSSES.RITC: smoothing=0.0 [^\n]*$"):
+        build_objectives(configured(generous, "RITC", RITC__SMOOTHING=0.0))
 
 
 def test_weights_of_built_in_losses_are_keys():
     known = set(key_paths(get_cfg()))
-    built_in = {name: each for name, each in loss_registry.ARCHITECTURES.items() if name in META_ARCH_REGISTRY._obj_map}
+    built_in = {name: each for name, each in registry.ARCHITECTURES.items() if name in META_ARCH_REGISTRY._obj_map}
     assert any(facts.own for facts in built_in.values())
     for name, facts in built_in.items():
         assert set(filter(None, facts.own.values())) <= known, name
@@ -178,7 +178,7 @@ def test_weights_of_built_in_losses_are_keys():
 
 
 def test_every_key_has_a_sentence_and_every_loss_its_keys():
-    assert all(describe_keys()[key.path].endswith(".") for key in KEYS)
+    assert all(describe_keys()[key.path].endswith(".") for key in HOST_KEYS)
     assert all(entry.node in get_cfg().MODEL.LOSSES for entry in LOSSES.values())
 
 

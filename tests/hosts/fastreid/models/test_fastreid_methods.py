@@ -198,7 +198,7 @@ def test_the_hosts_architectures_take_our_losses(config_file, architecture):
     names = ("MODEL.META_ARCHITECTURE", architecture, "MODEL.QUEUE_SIZE", "32")
     if architecture == "MGN":  # made for a ResNet-50
         names += ("MODEL.BACKBONE.DEPTH", "50x", "MODEL.BACKBONE.FEAT_DIM", "2048")
-    overrides = (*names, "MODEL.LOSSES.VIAL.SCALE", "3.0", "MODEL.LOSSES.NAME", "('TripletLoss', 'VIAL')")
+    overrides = (*names, "MODEL.LOSSES.VIAL.WEIGHT", "3.0", "MODEL.LOSSES.NAME", "('TripletLoss', 'VIAL')")
     model = built(config_file, *overrides).train()
     outputs = {}
     head = model.b1_head if architecture == "MGN" else model.heads

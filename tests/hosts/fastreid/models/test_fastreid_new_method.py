@@ -14,7 +14,7 @@ from torch import nn
 from agreid_plugin.hosts.fastreid.commands.catalog import components
 from agreid_plugin.hosts.fastreid.commands.explain import explain
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
-from agreid_plugin.hosts.fastreid.models import loss_registry
+from agreid_plugin.hosts.fastreid.models import losses
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
 from agreid_plugin.nn.bnneck import BNNeck
@@ -87,7 +87,7 @@ class Colors(HostMethod, MeanColors):
 def colors(monkeypatch, tmp_path, agsynth) -> tuple[object, ...]:
     """What importing a method's file does; returns the options of a run of it."""
     monkeypatch.setattr(META_ARCH_REGISTRY, "_obj_map", dict(META_ARCH_REGISTRY._obj_map))
-    monkeypatch.setattr(loss_registry, "ARCHITECTURES", dict(loss_registry.ARCHITECTURES))
+    monkeypatch.setattr(losses, "ARCHITECTURES", dict(losses.ARCHITECTURES))
     forget_keys(monkeypatch)
     declare(
         [
