@@ -28,9 +28,9 @@ from agreid_plugin.hosts.fastreid.engine.bad_images import BadImageList
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
 from agreid_plugin.hosts.fastreid.engine.evaluator import MultiProtocolEvaluator, share_buffers, test_sets
 from agreid_plugin.hosts.fastreid.engine.expert_usage import ExpertUsage, has_experts
-from agreid_plugin.hosts.fastreid.engine.guard import LearningGuard
 from agreid_plugin.hosts.fastreid.engine.hooks import EvalHook, PeriodicCheckpointer, PeriodicWriter, StepTold
 from agreid_plugin.hosts.fastreid.engine.loop import ResumableTrainer
+from agreid_plugin.hosts.fastreid.engine.observers import LearningGuard
 from agreid_plugin.hosts.fastreid.engine.run_card import RunRecord
 from agreid_plugin.hosts.fastreid.engine.writers import JSONWriter, ProgressWriter, TensorboardWriter
 from agreid_plugin.hosts.fastreid.models.base import method_of

@@ -24,8 +24,8 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols
 from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities, list_labeled
-from agreid_plugin.hosts.mmengine.engine.guard import LearningGuard
 from agreid_plugin.hosts.mmengine.engine.hooks import SoftLabelRamp
+from agreid_plugin.hosts.mmengine.engine.observers import LearningGuard
 from agreid_plugin.hosts.mmengine.engine.run_card import plain, setup
 from agreid_plugin.nn.expert_usage import UsageCounter
 from agreid_plugin.types import UNKNOWN, Record, View
