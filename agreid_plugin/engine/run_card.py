@@ -1,4 +1,4 @@
-"""What a run was made of and what it cost, so that two runs can be compared: run_card.json in its folder."""
+"""Run cards: what a run was made of and what it cost, in run_card.json of its folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -17,10 +18,14 @@ from typing import Any
 import torch
 
 from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets.files import read_json
+from agreid_plugin.data.datasets.locations import is_agsynth
 from agreid_plugin.engine.checkpoints import surviving_the_disk
 from agreid_plugin.engine.run_costs import Meter
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.results import RUN_CARD_FILE
+from agreid_plugin.inference.weights import sha256 as file_hash
 from agreid_plugin.version import __version__
 
 PACKAGES = (
@@ -106,6 +111,51 @@ class Card:
     def _write(self) -> None:
         with whole_file(self.path) as draft:
             draft.write_text(json.dumps(self._card, indent=2) + "\n", encoding="utf-8")
+
+
+def weight_file(path: str | Path) -> dict[str, Any]:
+    """Return what tells a file of weights from another of the same name."""
+    return {"path": str(path), "sha256": file_hash(path), "bytes": Path(path).stat().st_size}
+
+
+def weight_files(**paths: str | Path | None) -> dict[str, dict[str, Any]]:
+    """Return the same for each of several files by what they are for; those that do not exist are left out."""
+    return {role: weight_file(path) for role, path in paths.items() if path and os.path.isfile(path)}
+
+
+def protocol_facts(sets: Iterable[EvaluationSet]) -> dict[str, list[str]]:
+    """Return the protocols of test sets by their full names, and which of the datasets are AG-Synth."""
+    sets = list(sets)
+    return {
+        "protocols": [str(protocol) for each in sets for protocol in each.protocols.values()],
+        "synthetic": sorted({each.dataset.name for each in sets if is_agsynth(Path(each.dataset.records[0].path))}),
+    }
+
+
+def evaluation_card(
+    folder: str | Path, args: Namespace, sets: Sequence[EvaluationSet], weights: str | Path | None, **facts: Any
+) -> Card:
+    """Begin the card of an evaluation.
+
+    Args:
+        folder: where its results go.
+        args: of `fastreid eval`; with `--features` no model and no image is read.
+        sets: what is tested on.
+        weights: the checkpoint.
+        facts: what else the card is told.
+    """
+    read = () if args.features else sets  # of kept features the dataset itself may be gone
+    card = Card(
+        folder,
+        task="eval",
+        config_file=args.config_file,
+        datasets={each.dataset.name: fingerprint(each.dataset) for each in read},
+        weights=weight_files(features=args.features) if args.features else weight_files(evaluated=weights),
+        **protocol_facts(sets),
+        **facts,
+    )
+    card.images = sum(len(each.records) for each in read)
+    return card
 
 
 def seed_of(folder: str | Path) -> int | None:

@@ -16,8 +16,8 @@ from agreid_plugin.engine.run_card import (
     devices,
     recipe_of,
     versions,
+    weight_files,
 )
-from agreid_plugin.engine.run_inputs import weight_files
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.results import find_run_card, read_run_card
 

@@ -9,14 +9,12 @@ from agreid_plugin.hosts.mmengine.data import (  # noqa: F401 - importing them p
 )
 from agreid_plugin.hosts.mmengine.engine import (  # noqa: F401 - importing them puts them there
     checkpoints,
-    expert_usage,
     hooks,
     loop,
     metrics,
     observers,
     optimizers,
     rank_lists,
-    record_hooks,
     resume,
     schedules,
 )

@@ -22,11 +22,11 @@ from agreid_plugin.hosts.mmengine.config.loading import (
     each_dict,
     load_config,
     require_model,
+    to_plain,
     type_name,
     without_pretrained,
 )
 from agreid_plugin.hosts.mmengine.data.transforms import ReadImage
-from agreid_plugin.hosts.mmengine.engine.run_card import plain
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.inference.encoder import Encoder, Settings, maker_of
 from agreid_plugin.inference.weights import load_weights, require_weights
@@ -92,7 +92,7 @@ def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str
         raise InputError(f"{config}: {type(model).__name__} is no model of agreid_plugin, which alone makes features")
     settings = Settings(
         name=type(model).__name__,
-        maker=maker_of([plain(cfg.model), plain(steps)], weights),
+        maker=maker_of([to_plain(cfg.model), to_plain(steps)], weights),
         transform=transform,
         device=torch.device(device or get_device()),
         batch_size=batch,

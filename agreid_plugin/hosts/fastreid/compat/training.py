@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from functools import partial, wraps
 from typing import Any
 
 import torch
 
+from agreid_plugin.engine.guard import FetchedLosses
 from agreid_plugin.hosts.fastreid.compat.names import host, replace
 from agreid_plugin.hosts.host_fixes import HostFixes
 from agreid_plugin.types import Batch, HeadOutputs
@@ -64,8 +67,26 @@ def amp_on_any_device() -> None:
     lambda: host("engine.train_loop").SimpleTrainer._write_metrics.__module__.startswith("fastreid."),
 )
 def stop_together() -> None:
-    """Let every process know all losses, and stop by them."""
-    from agreid_plugin.hosts.fastreid.engine.loss_logging import write_metrics
+    """Judge losses in every process, and log their means.
+
+    The host judges before the optimizer steps, so the guard has to as well. It has fetched the losses in the forward
+    pass; the host reads them from another stream of the GPU, which does not wait until they are computed.
+    """
+
+    def write_metrics(self, loss_dict: Mapping[str, torch.Tensor], data_time: float) -> None:
+        guard = getattr(self, "guard", None)
+        terms = guard.judge_losses() if guard is not None else None
+        if terms is None:
+            terms = FetchedLosses(loss_dict).require_finite(self.iter + 1)
+        gathered = host("utils").comm.gather((terms, data_time), dst=0)
+        if not gathered:  # on every process but the main one
+            return
+        means = {name: math.fsum(each[name] for each, _ in gathered) / len(gathered) for name in terms}
+        storage = host("utils.events").get_event_storage()
+        storage.put_scalar("data_time", max(seconds for _, seconds in gathered))
+        storage.put_scalar("total_loss", sum(means.values()))
+        if len(means) > 1:
+            storage.put_scalars(**means)
 
     host("engine.train_loop").SimpleTrainer._write_metrics = write_metrics
 

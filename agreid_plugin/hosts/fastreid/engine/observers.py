@@ -1,97 +1,184 @@
-"""The guard against training that learns nothing, in the host's hooks."""
+"""Hooks that watch training in fast-reid: learning guard, expert usage, run card, unreadable images."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import yaml
 from fastreid.engine import hooks
 from fastreid.evaluation import inference_context
 from fastreid.utils import comm
 from fastreid.utils.events import get_event_storage
-from torch import Tensor
+from torch import Tensor, nn
 
-from agreid_plugin.engine.guard import CollapseWatch, WeightWatch
-from agreid_plugin.engine.step_watch import NonFiniteLossError, StepWatch, accused, examined
-from agreid_plugin.hosts.fastreid.data.batches import from_host
+from agreid_plugin.data.bad_images import BadImages
+from agreid_plugin.engine import guard
+from agreid_plugin.engine.observers import ExpertUsageLog, list_unreadable
+from agreid_plugin.engine.run_card import Card, protocol_facts, weight_files
+from agreid_plugin.hosts.fastreid.compat import HOST_FIXES
+from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
-from agreid_plugin.hosts.fastreid.engine.loss_logging import Terms
+from agreid_plugin.hosts.fastreid.models.base import method_of
+from agreid_plugin.nn.expert_usage import Mixture
+
+_logger = logging.getLogger("fastreid.train")
 
 
 class LearningGuard(hooks.HookBase):
-    """Stops a run that learns nothing, with the reason in one line.
+    """Stops a run that learns nothing; see `agreid_plugin.engine.guard.LearningGuard`.
 
-    It stops after the first optimizer step if that changed no weight: fast-reid on torch >= 2 trains for days that way
-    without an error; so do a learning rate of zero and a frozen model. It stops at a loss that is NaN or infinite; a
-    step that a loss scaler skips is not one. It stops when the features of a training batch, made as for a test at the
-    end of an epoch, are alike twice in a row; see `CollapseWatch`.
+    fast-reid on torch >= 2 trains for days without an error and changes no weight. Losses are judged where the host
+    logs them, before the optimizer's step; see the host fix `stop_together`.
     """
 
-    def __init__(self) -> None:
-        self.step: StepWatch | None = None
+    _guard: guard.LearningGuard | None = None
 
     def before_train(self) -> None:
-        """Look at the model and the optimizer."""
-        self._weights = WeightWatch(
-            self.trainer.model,
+        """Begin to watch the model and the optimizer."""
+        self._guard = guard.LearningGuard(
+            plain(self.trainer.model),
             self.trainer.optimizer,
+            images_and_paths=_images_and_paths,
             rate_key="SOLVER.BASE_LR",
             other_tensors="fast-reid's flat buffer on torch >= 2",
         )
-        self._done = False
-        self._collapse = CollapseWatch()
-        self.step = StepWatch(plain(self.trainer.model))
-        self.step.start()
-        self.trainer._trainer.guard = self
+        self._logged = False
+        self.trainer._trainer.guard = self._guard
 
     def before_step(self) -> None:
-        """Keep the weights, until a step has been judged."""
-        if not self._done:
-            self._weights.keep()
-            self._scale = self._loss_scale()
+        """Tell the guard which step comes."""
+        self._guard.before_step(self.trainer.iter)
 
     def after_step(self) -> None:
-        """Compare."""
-        if self._done or self._step_was_idle():
-            return
-        get_event_storage().put_scalar("changed_weights", self._weights.require_change(), smoothing_hint=False)
-        self._done = True
+        """Log how many weights the first step changed."""
+        if self._guard.changed is not None and not self._logged:
+            get_event_storage().put_scalar("changed_weights", self._guard.changed, smoothing_hint=False)
+            self._logged = True
 
     def after_epoch(self) -> None:
-        """Look at the features of the last batch, once warm-up is over and while there is something left to stop."""
+        """Judge the features of the last batch, once warm-up is over and while there is something left to stop."""
         warm, last = self.trainer.iter >= self.trainer.warmup_iters, self.trainer.epoch + 1 == self.trainer.max_epoch
-        if self.step.inputs is not None and warm and not last:
-            self._collapse.judge(comm.all_gather(self._collapse.look(self._features())))
+        if self._guard.inputs is not None and warm and not last:
+            self._guard.judge_features(self._features())
 
     def after_train(self) -> None:
         """Let go of the model; also after an error before training."""
-        if self.step is not None:
-            self.step.stop()
+        if self._guard is not None:
+            self._guard.stop()
         self.trainer._trainer.guard = None
 
     def _features(self) -> Tensor:
-        ((inputs, *_), _), model = self.step.inputs, plain(self.trainer.model)
+        ((inputs, *_), _), model = self._guard.inputs, plain(self.trainer.model)
         images = {name: value for name, value in inputs.items() if name != "tokens"}  # sentences would be read in vain
         with inference_context(model), torch.no_grad():
             return model(images)
 
-    def diagnosed(self, iteration: int, everywhere: Sequence[Terms]) -> NonFiniteLossError:
-        """Return the error for losses that are not finite, the same in all processes."""
-        process, told = accused(iteration, everywhere)
-        found = self._examined() if comm.get_rank() == process else ""
-        return NonFiniteLossError(f"{told}; {comm.all_gather(found)[process]}")
 
-    def _examined(self) -> str:
-        ((inputs, *_), _) = self.step.inputs
-        batch = from_host(inputs)
-        return examined(plain(self.trainer.model), batch.images, batch.paths)
+def _images_and_paths(inputs: dict[str, Any]) -> tuple[Tensor | None, Sequence[str] | None]:
+    return inputs.get("images"), inputs.get("img_paths")
 
-    def _loss_scale(self) -> float:
-        scaler = self.trainer.grad_scaler
-        return scaler.get_scale() if scaler is not None else 1.0
 
-    def _step_was_idle(self) -> bool:
-        """Tell whether the step was meant to change nothing: the scaler skipped it, or warm-up starts at zero."""
-        skipped = self._loss_scale() < self._scale
-        warming_up = self.trainer.iter < self.trainer.warmup_iters
-        return skipped or (warming_up and self._weights.rates() == {0.0})
+def has_experts(model: nn.Module) -> bool:
+    """Return whether a model sends things to experts."""
+    return any(isinstance(module, Mixture) for module in model.modules())
+
+
+class ExpertUsage(hooks.HookBase):
+    """Logs after each epoch how much every expert was given, in metrics.json and TensorBoard too."""
+
+    def before_train(self) -> None:
+        """Begin to count."""
+        self._log = ExpertUsageLog(plain(self.trainer.model), _logger)
+
+    def after_epoch(self) -> None:
+        """Log what was counted since the last epoch."""
+        shares = self._log.end_epoch(self.trainer.epoch + 1)
+        for name, share in shares.items() if comm.is_main_process() else ():
+            get_event_storage().put_scalar(name, share, smoothing_hint=False)
+
+    def after_train(self) -> None:
+        """Let go of the model."""
+        self._log.stop()
+
+
+class UnreadableImages(hooks.HookBase):
+    """Lists the training images that all processes passed over (`DATASETS.BAD_IMAGES: skip`) after the last epoch.
+
+    Args:
+        bad_images: those of this process.
+    """
+
+    def __init__(self, bad_images: BadImages):
+        self._bad_images = bad_images
+
+    def after_epoch(self) -> None:
+        """Write the list."""
+        if self.trainer.epoch + 1 == self.trainer.max_epoch:
+            list_unreadable(self._bad_images, self.trainer.cfg.OUTPUT_DIR, logging.getLogger("fastreid.data"))
+
+
+class RunCard(hooks.HookBase):
+    """Writes run_card.json when training starts, and into it what the run costs after each epoch and at its end."""
+
+    def before_train(self) -> None:
+        """Begin the card."""
+        cfg, processes = self.trainer.cfg, comm.get_world_size()
+        pretrained = cfg.MODEL.BACKBONE.PRETRAIN_PATH if cfg.MODEL.BACKBONE.PRETRAIN else ""
+        self._card = Card(
+            cfg.OUTPUT_DIR,
+            task="train",
+            config_file=self.trainer.config_file,
+            resumed=self.trainer.iter > 0,
+            batch={
+                "per_process": cfg.SOLVER.IMS_PER_BATCH // processes,
+                "processes": processes,
+                "accumulation": 1,
+                "global": cfg.SOLVER.IMS_PER_BATCH,
+            },
+            datasets=loaders.fingerprints(cfg),
+            weights=weight_files(initial=cfg.MODEL.WEIGHTS, pretrained=pretrained, **method_of(cfg).weight_files(cfg)),
+            **protocol_facts(self.trainer.test_sets),
+            **card_facts(cfg),
+        )
+
+    def after_step(self) -> None:
+        """Count a batch."""
+        self._card.images += self.trainer.cfg.SOLVER.IMS_PER_BATCH
+
+    def after_epoch(self) -> None:
+        """Keep what the run has cost so far."""
+        self._card.update()
+
+    def after_train(self) -> None:
+        """End the card; the host comes here with an error under way, too."""
+        if hasattr(self, "_card"):
+            self._card.end(sys.exc_info()[1])
+
+
+def card_facts(cfg) -> dict[str, Any]:
+    """Return what the cards of training and of evaluation record alike."""
+    return {
+        "config": yaml.safe_load(cfg.dump()),
+        "host": "fast-reid",
+        "processes": comm.get_world_size(),
+        "seed": cfg.SEED,
+        "host_fixes": HOST_FIXES.applied(),
+        "setup": setup(cfg),
+    }
+
+
+def setup(cfg) -> dict[str, Any]:
+    """Return what a configuration of either host records of a run, by the same names."""
+    architecture = cfg.MODEL.META_ARCHITECTURE
+    return {
+        "architecture": architecture,
+        "variant": getattr(getattr(cfg.MODEL, architecture.upper(), None), "VARIANT", ""),
+        "input": list(cfg.INPUT.SIZE_TEST),
+        "epochs": cfg.SOLVER.MAX_EPOCH,
+        "optimizer": cfg.SOLVER.OPT,
+        "learning_rate": cfg.SOLVER.BASE_LR,
+    }

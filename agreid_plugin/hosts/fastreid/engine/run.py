@@ -20,8 +20,7 @@ from agreid_plugin.engine import console
 from agreid_plugin.engine.checks import check_features_file, check_writable, report_full_disk
 from agreid_plugin.engine.distributed import launch
 from agreid_plugin.engine.report import PRINTED, report, save_thresholds, speak_through
-from agreid_plugin.engine.run_card import Card, seed_of
-from agreid_plugin.engine.run_inputs import evaluation_card
+from agreid_plugin.engine.run_card import Card, evaluation_card, seed_of
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
@@ -43,7 +42,7 @@ from agreid_plugin.hosts.fastreid.data.predictions import (
 )
 from agreid_plugin.hosts.fastreid.engine.distributed import in_local_group, plain
 from agreid_plugin.hosts.fastreid.engine.evaluator import comparison, test_sets
-from agreid_plugin.hosts.fastreid.engine.run_card import common
+from agreid_plugin.hosts.fastreid.engine.observers import card_facts
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.hosts.fastreid.inference import load_trained
 from agreid_plugin.hosts.fastreid.models.clip import with_activation
@@ -161,7 +160,7 @@ def _evaluate_process(cfg, args: Namespace) -> None:
 
 
 def _card(cfg, args: Namespace, sets: Sequence[EvaluationSet]) -> Card:
-    return evaluation_card(cfg.OUTPUT_DIR, args, sets, cfg.MODEL.WEIGHTS, **common(cfg))
+    return evaluation_card(cfg.OUTPUT_DIR, args, sets, cfg.MODEL.WEIGHTS, **card_facts(cfg))
 
 
 def _evaluate_model(cfg, args: Namespace, sets: Sequence[EvaluationSet]) -> None:

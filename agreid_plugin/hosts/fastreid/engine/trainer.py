@@ -24,14 +24,17 @@ from agreid_plugin.hosts.fastreid.config.loading import with_value
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import ImagesThenCaptions
 from agreid_plugin.hosts.fastreid.engine import solver
-from agreid_plugin.hosts.fastreid.engine.bad_images import BadImageList
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
 from agreid_plugin.hosts.fastreid.engine.evaluator import MultiProtocolEvaluator, share_buffers, test_sets
-from agreid_plugin.hosts.fastreid.engine.expert_usage import ExpertUsage, has_experts
 from agreid_plugin.hosts.fastreid.engine.hooks import EvalHook, PeriodicCheckpointer, PeriodicWriter, StepTold
 from agreid_plugin.hosts.fastreid.engine.loop import ResumableTrainer
-from agreid_plugin.hosts.fastreid.engine.observers import LearningGuard
-from agreid_plugin.hosts.fastreid.engine.run_card import RunRecord
+from agreid_plugin.hosts.fastreid.engine.observers import (
+    ExpertUsage,
+    LearningGuard,
+    RunCard,
+    UnreadableImages,
+    has_experts,
+)
 from agreid_plugin.hosts.fastreid.engine.writers import JSONWriter, ProgressWriter, TensorboardWriter
 from agreid_plugin.hosts.fastreid.models.base import method_of
 from agreid_plugin.hosts.fastreid.models.gradient_cache import set_chunk
@@ -164,13 +167,13 @@ class Trainer(ResumableTrainer):
             ours.append(hook)
         ours[1:1] = method_of(self.cfg).training_hooks(self.cfg)  # behind the timer, whose end an error would miss
         if self.cfg.DATASETS.BAD_IMAGES == "skip":
-            ours.insert(0, BadImageList(self._trainer.data_loader.dataset.bad_images, self.cfg.OUTPUT_DIR))
+            ours.insert(0, UnreadableImages(self._trainer.data_loader.dataset.bad_images))
         if has_experts(self.model):
             ours.insert(0, ExpertUsage())
         if self.cfg.SOLVER.LEARNING_GUARD:
             ours.insert(0, LearningGuard())
         if comm.is_main_process():
-            ours.insert(0, RunRecord())
+            ours.insert(0, RunCard())
         ours.insert(0, StepTold())
         ours.append(PeriodicCheckpointer(self.cfg.SOLVER.CHECKPOINT_PERIOD))  # when all that it tells of is written
         return ours

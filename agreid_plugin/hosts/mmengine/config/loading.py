@@ -136,3 +136,12 @@ def drop_pretrained(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(known.get("init_cfg"), dict) and known["init_cfg"].get("type") == PRETRAINED:
         known["init_cfg"] = None
     return known
+
+
+def to_plain(value: Any) -> Any:
+    """Return a configuration's value as JSON can hold it; what is no value is given by its name."""
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [to_plain(entry) for entry in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

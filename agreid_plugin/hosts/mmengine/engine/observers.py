@@ -1,116 +1,83 @@
-"""The guard against training that learns nothing, as a hook of the host."""
+"""Hooks that watch training in mmengine: learning guard, expert usage, run card, results, unreadable images."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import all_gather_object, get_rank
-from mmengine.hooks import Hook
+from mmengine.config import Config
+from mmengine.dist import get_world_size, is_main_process
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 from torch import Tensor
-from torch.optim import Optimizer
 
-from agreid_plugin.engine.guard import CollapseWatch, WeightWatch
-from agreid_plugin.engine.step_watch import NonFiniteLossError, StepWatch, accused, examined
-from agreid_plugin.hosts.mmengine.data.batches import to_batch
-from agreid_plugin.hosts.mmengine.engine.runner_utils import plain_model
+from agreid_plugin.engine import guard
+from agreid_plugin.engine.checkpoints import surviving_the_disk
+from agreid_plugin.engine.observers import ExpertUsageLog, list_unreadable
+from agreid_plugin.engine.report import report
+from agreid_plugin.engine.run_card import Card, protocol_facts, weight_files
+from agreid_plugin.errors import unknown
+from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
+from agreid_plugin.hosts.mmengine.compat import HOST_FIXES
+from agreid_plugin.hosts.mmengine.config.loading import PRETRAINED, each_dict, to_plain, type_name
+from agreid_plugin.hosts.mmengine.engine.runner_utils import loops, metainfo, method_of, metrics_of, plain_model
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.registry import HOOKS
-from agreid_plugin.types import Batch
 
 
 @HOOKS.register_module()
 class LearningGuard(Hook):
-    """Stops a run that learns nothing, with the reason in one line.
+    """Stops a run that learns nothing; see `agreid_plugin.engine.guard.LearningGuard`.
 
-    It stops after the first optimizer step if that changed no weight: a learning rate of zero and a frozen model train
-    for days that way without an error. Accumulated gradients, and steps that a loss scaler leaves out, are waited for;
-    a step whose rate the schedule has set to zero, as a warm-up may, is not judged. It stops at a loss that is NaN or
-    infinite in any process, before the optimizer steps. It stops when the features of a training batch, made
-    as for a test at the end of an epoch, are alike twice in a row; see `CollapseWatch`.
+    Losses are judged before the optimizer steps, and those that led to no step after it.
     """
 
     priority = "LOWEST"  # behind whatever draws random numbers before a step
 
     def __init__(self) -> None:
-        self._handles: list[Any] = []
-        self._changed: int | None = None
-        self._batch: Any = None
+        self._guard: guard.LearningGuard | None = None
 
     def before_train(self, runner: Runner) -> None:
         """Begin to watch."""
-        self._collapse, self._step = CollapseWatch(), StepWatch(plain_model(runner), terms_of, agree=True)
-        self._step.start()
-        if not isinstance(runner.optim_wrapper, OptimWrapper):
+        wrapper = runner.optim_wrapper
+        single = isinstance(wrapper, OptimWrapper)
+        self._guard = guard.LearningGuard(
+            plain_model(runner),
+            wrapper.optimizer if single else None,
+            loss_terms=loss_terms,
+            images_and_paths=_images_and_paths,
+            rate_key="optim_wrapper.optimizer.lr",
+        )
+        if not single:
             runner.logger.info("LearningGuard watches one optimizer; this run has several, whose steps go unwatched")
-            return
-        optimizer = runner.optim_wrapper.optimizer
-        weights = WeightWatch(runner.model, optimizer, rate_key="optim_wrapper.optimizer.lr")
-        self._handles = [
-            optimizer.register_step_pre_hook(lambda *_: self._before_step(runner, weights)),
-            optimizer.register_step_post_hook(lambda *_: self._after_step(weights, optimizer)),
-        ]
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
-        """Keep the batch."""
-        self._batch = data_batch
+        """Tell the guard which step comes."""
+        self._guard.before_step(runner.iter)
 
-    def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,  # noqa: ARG002
-        data_batch: Any = None,  # noqa: ARG002
-        outputs: Any = None,  # noqa: ARG002
-    ) -> None:
-        """Judge losses that led to no step, and tell of the first one that did."""
-        self._judge(runner)
-        if self._changed is not None and "train/changed_weights" not in runner.message_hub.log_scalars:
-            runner.message_hub.update_scalar("train/changed_weights", self._changed)
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Judge losses that led to no step, and log how many weights the first one that did changed."""
+        self._guard.judge_losses()
+        if self._guard.changed is not None and "train/changed_weights" not in runner.message_hub.log_scalars:
+            runner.message_hub.update_scalar("train/changed_weights", self._guard.changed)
 
     def after_train_epoch(self, runner: Runner) -> None:
-        """Look at the features of the last batch, while there is something left to stop."""
+        """Judge the features of the last batch, while there is something left to stop."""
         model, last = plain_model(runner), runner.epoch + 1 == runner.max_epochs
-        if self._batch is not None and isinstance(model, ReIDModel) and not last:
-            self._collapse.judge(all_gather_object(self._collapse.look(_features(model, self._batch))))
+        if self._guard.inputs is not None and isinstance(model, ReIDModel) and not last:
+            self._guard.judge_features(_features(model, **self._guard.inputs[1]))
 
     def after_train(self, runner: Runner) -> None:  # noqa: ARG002
         """Let go of the model and the optimizer."""
-        self._step.stop()
-        self._batch = None
-        while self._handles:
-            self._handles.pop().remove()
-
-    def _before_step(self, runner: Runner, weights: WeightWatch) -> None:
-        self._judge(runner)
-        if self._changed is None:
-            weights.keep()
-
-    def _after_step(self, weights: WeightWatch, optimizer: Optimizer) -> None:
-        scheduled = any(group.get("initial_lr") for group in optimizer.param_groups)
-        if self._changed is None and not (weights.rates() == {0.0} and scheduled):
-            self._changed = weights.require_change()
-
-    def _judge(self, runner: Runner) -> None:
-        """Stop if a loss of the last forward pass is not finite in any process; all of them come here together."""
-        fetched = self._step.fetched()
-        if fetched is None:
-            return
-        terms, finite = fetched.read()
-        if finite:
-            return
-        process, told = accused(runner.iter + 1, all_gather_object(terms))
-        found = self._examined(runner) if get_rank() == process else ""
-        raise NonFiniteLossError(f"{told}; {all_gather_object(found)[process]}")
-
-    def _examined(self, runner: Runner) -> str:
-        batch = _batch_of(self._batch)
-        return examined(plain_model(runner), batch.images, batch.paths)
+        if self._guard is not None:
+            self._guard.stop()
 
 
-def terms_of(losses: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, Tensor]:
+def loss_terms(losses: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, Tensor]:
     """Return what mmengine sums of what a model returns: entries with `loss` in their name, of lists the sum."""
     named = {name: value for name, value in losses.items() if "loss" in name}
     return {
@@ -119,21 +86,220 @@ def terms_of(losses: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, Tenso
     }
 
 
-def _batch_of(data: Mapping[str, Any]) -> Batch:
-    """Return what a loader gave as a batch, pixels from 0 to 255."""
-    images = data["inputs"]
-    images = images if isinstance(images, Tensor) else torch.stack(list(images))
-    samples = data["data_samples"]
-    return to_batch(images, samples).with_(paths=tuple(str(sample.get("img_path")) for sample in samples))
+def _images_and_paths(
+    inputs: Tensor | None = None, data_samples: Sequence[Any] | None = None, **_: Any
+) -> tuple[Tensor | None, Sequence[str] | None]:
+    return inputs, [str(sample.get("img_path")) for sample in data_samples or ()]
 
 
-def _features(model: ReIDModel, data: Any) -> Tensor:
-    """Return what a model compares a batch's images by."""
+def _features(model: ReIDModel, inputs: Tensor, data_samples: Sequence[Any], **_: Any) -> Tensor:
+    """Return what a model compares images by that it has just learned from."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
-            return model(**model.data_preprocessor(data, False), mode="tensor")
+            return model(inputs, data_samples, mode="tensor")
     finally:
         for module, training in modes:
             module.training = training
+
+
+@HOOKS.register_module()
+class ExpertUsage(Hook):
+    """Logs after each epoch how much every expert was given, in the runner's visualizer too."""
+
+    def __init__(self) -> None:
+        self._log: ExpertUsageLog | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        """Begin to count."""
+        self._log = ExpertUsageLog(method_of(runner), runner.logger)
+        if not self._log.experts:
+            # an ablation may have left them out of a recipe that has this hook
+            runner.logger.warning("ExpertUsage: this %s has no experts to count", type(method_of(runner)).__name__)
+            self._log = None
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        """Log what was counted since the last epoch."""
+        if self._log is not None:
+            epoch = runner.epoch + 1
+            runner.visualizer.add_scalars(self._log.end_epoch(epoch), step=epoch)
+
+    def after_train(self, runner: Runner) -> None:  # noqa: ARG002
+        """Let go of the model."""
+        if self._log is not None:
+            self._log.stop()
+
+
+@HOOKS.register_module()
+class RunCard(Hook):
+    """Writes run_card.json when training starts, and into it what the run costs after each epoch and at its end."""
+
+    def __init__(self) -> None:
+        self._card: Card | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        """Begin the card."""
+        if is_main_process():
+            self._batch = batch_facts(runner)
+            self._card = training_card(runner, self._batch)
+
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Count a batch."""
+        if self._card is not None:
+            self._card.images += self._batch["per_process"] * self._batch["processes"]
+
+    def after_train_epoch(self, runner: Runner) -> None:  # noqa: ARG002
+        """Keep what the run has cost so far."""
+        if self._card is not None:
+            self._card.update()
+
+    def after_train(self, runner: Runner) -> None:  # noqa: ARG002
+        """End the card."""
+        self.end()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the card, with the kind of error that ended the run, if one did."""
+        if self._card is not None:
+            self._card.end(error)
+        self._card = None
+
+
+@contextmanager
+def close_run_cards(runner: Runner) -> Iterator[None]:
+    """Let the run card know of an error, which the host tells no hook."""
+    try:
+        yield
+    except BaseException as error:
+        for hook in runner.hooks:
+            if isinstance(hook, RunCard):
+                hook.end(error)
+        raise
+
+
+@HOOKS.register_module()
+class Results(Hook):
+    """Writes results.json after each validation and test, with a table of the same in the log.
+
+    It also tells the metrics where the model has the views of test images from, and lists images that a dataset with
+    `bad_images="skip"` could not read.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        """Refuse to select the best model by a number that no validation will give."""
+        known = [name for metric in metrics_of(loops(runner).get("val")) for name in metric.names()]
+        if not known:
+            return
+        for hook in runner.hooks:
+            wanted = getattr(hook, "save_best", None) if isinstance(hook, CheckpointHook) else None
+            for name in [wanted] if isinstance(wanted, str) else wanted or []:
+                if name not in ("auto", *known):
+                    raise unknown("default_hooks.checkpoint.save_best", name, known)
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        """Tell the metrics of the model's view source."""
+        self._set_view_source(runner, "val")
+
+    def before_test_epoch(self, runner: Runner) -> None:
+        """Tell the metrics of the model's view source."""
+        self._set_view_source(runner, "test")
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:  # noqa: ARG002
+        """Write what validation gave."""
+        self._report(runner, "val")
+
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:  # noqa: ARG002
+        """Write what the test gave."""
+        self._report(runner, "test")
+
+    def after_train(self, runner: Runner) -> None:
+        """List the training images that were passed over."""
+        list_unreadable(getattr(runner.train_dataloader.dataset, "bad_images", None), runner.work_dir, runner.logger)
+
+    @staticmethod
+    def _set_view_source(runner: Runner, name: str) -> None:
+        for metric in metrics_of(loops(runner).get(name)):
+            metric.views = getattr(method_of(runner), "view_source", "")
+
+    @staticmethod
+    def _report(runner: Runner, name: str) -> None:
+        metrics = metrics_of(loops(runner).get(name))
+        for metric in metrics:
+            metric.tell_unreadable(runner.work_dir)
+        found = [entry for metric in metrics for entry in metric.metrics]
+        if found and is_main_process():
+            path = Path(runner.work_dir) / RESULTS
+            with surviving_the_disk(path):
+                report(path, found, logger=runner.logger)
+
+
+def training_card(runner: Runner, batch: Mapping[str, int]) -> Card:
+    """Begin the card of a training run."""
+    resumed = runner.iter > 0
+    initial = None if resumed else runner.cfg.get("load_from")
+    return Card(
+        runner.work_dir,
+        task="train",
+        seed=runner.seed,
+        resumed=resumed,
+        config_file=runner.cfg.filename or "",
+        batch=dict(batch),
+        datasets=fingerprints(runner),
+        weights=weight_files(initial=initial, **pretrained_files(runner.cfg)),
+        **protocol_facts([metric.test_set for metric in metrics_of(loops(runner).get("val"))]),
+        **card_facts(runner.cfg),
+    )
+
+
+def card_facts(cfg: Config) -> dict[str, Any]:
+    """Return what the cards of training and of evaluation record alike."""
+    return {
+        "config": to_plain(cfg.to_dict()),
+        "host": "mmengine",
+        "processes": get_world_size(),
+        "host_fixes": HOST_FIXES.applied(),
+        "setup": setup(cfg),
+    }
+
+
+def setup(cfg: Config) -> dict[str, Any]:
+    """Return what a configuration of either host records of a run, by the same names."""
+    model, optimizer = cfg.get("model") or {}, (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
+    tests = [cfg.get("test_dataloader"), cfg.get("val_dataloader")]
+    sizes = [part["size"] for _, part in each_dict(tests) if type_name(part) == "Resize" and "size" in part]
+    return {
+        "architecture": type_name(model),
+        "variant": model.get("variant") or (model.get("backbone") or {}).get("variant", ""),
+        "input": to_plain(sizes[0]) if sizes else None,
+        "epochs": (cfg.get("train_cfg") or {}).get("max_epochs"),
+        "optimizer": type_name(optimizer) or None,
+        "learning_rate": optimizer.get("lr"),
+    }
+
+
+def batch_facts(runner: Runner) -> dict[str, int]:
+    """Return how many images a step of the optimizer is made of, and of how many each process has its share."""
+    loader = runner.train_dataloader
+    per_process = loader.batch_size or getattr(loader.batch_sampler, "batch_size", 0)
+    times = getattr(runner.optim_wrapper, "_accumulative_counts", 1)
+    return {
+        "per_process": per_process,
+        "processes": get_world_size(),
+        "accumulation": times,
+        "global": per_process * get_world_size() * times,
+    }
+
+
+def fingerprints(runner: Runner) -> dict[str, str]:
+    """Return what tells the copies of the run's datasets from others, by name."""
+    abouts = [metainfo(loop.dataloader) for loop in loops(runner).values()]
+    return {about["name"]: about["fingerprint"] for about in abouts if {"name", "fingerprint"} <= set(about)}
+
+
+def pretrained_files(cfg: Config) -> dict[str, str]:
+    """Return the files that parts of the model start from."""
+    found = []
+    for _, part in each_dict(cfg.get("model")):
+        found.append(part.get("checkpoint") if type_name(part) == PRETRAINED else part.get("pretrained"))
+    names = [name for name in dict.fromkeys(filter(None, found)) if isinstance(name, str)]
+    return {"pretrained" if place == 0 else f"pretrained_{place + 1}": name for place, name in enumerate(names)}

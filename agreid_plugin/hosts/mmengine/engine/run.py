@@ -19,7 +19,7 @@ from agreid_plugin.engine import console
 from agreid_plugin.engine.checks import MARKER, check_features_file, check_writable, report_full_disk
 from agreid_plugin.engine.distributed import launch
 from agreid_plugin.engine.report import report, save_thresholds
-from agreid_plugin.engine.run_inputs import evaluation_card
+from agreid_plugin.engine.run_card import evaluation_card
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, save_features
@@ -39,8 +39,7 @@ from agreid_plugin.hosts.mmengine.config.loading import (
 from agreid_plugin.hosts.mmengine.engine.command_runner import NOISE, CommandRunner
 from agreid_plugin.hosts.mmengine.engine.launch import StepTold, check_batches, launch_runner
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
-from agreid_plugin.hosts.mmengine.engine.record_hooks import ending_cards
-from agreid_plugin.hosts.mmengine.engine.run_card import common
+from agreid_plugin.hosts.mmengine.engine.observers import card_facts, close_run_cards
 from agreid_plugin.hosts.mmengine.engine.runner_utils import method_of, metrics_of, plain_model
 from agreid_plugin.hosts.mmengine.registry import METRICS as OWN_METRICS
 from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPERS
@@ -188,7 +187,7 @@ def _train_process(args: Namespace, launcher: str) -> None:
         runner.register_hook(StepTold(), priority="VERY_HIGH")
         runner.register_hook(build_errors)
         runner.interruption = interruption
-        with ending_cards(runner):
+        with close_run_cards(runner):
             runner.train()
 
 
@@ -212,7 +211,7 @@ def _card(
 ) -> AbstractContextManager:
     if not is_main_process():
         return nullcontext()
-    return evaluation_card(cfg.work_dir, args, sets, args.weights, seed=seed, **common(cfg))
+    return evaluation_card(cfg.work_dir, args, sets, args.weights, seed=seed, **card_facts(cfg))
 
 
 def _tell(args: Namespace, runner: Runner, metrics: list[MultiProtocolMetric]) -> None:

@@ -24,9 +24,9 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols
 from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities, list_labeled
+from agreid_plugin.hosts.mmengine.config.loading import to_plain
 from agreid_plugin.hosts.mmengine.engine.hooks import SoftLabelRamp
-from agreid_plugin.hosts.mmengine.engine.observers import LearningGuard
-from agreid_plugin.hosts.mmengine.engine.run_card import plain, setup
+from agreid_plugin.hosts.mmengine.engine.observers import LearningGuard, setup
 from agreid_plugin.nn.expert_usage import UsageCounter
 from agreid_plugin.types import UNKNOWN, Record, View
 
@@ -98,7 +98,7 @@ def test_the_run_card_tells_what_the_run_was_made_of(trained):
 
 
 def test_what_json_cannot_hold_is_told_by_its_name():
-    assert plain({"a": (1, None), 2: nn.Linear, "b": [True, 0.5]}) == {
+    assert to_plain({"a": (1, None), 2: nn.Linear, "b": [True, 0.5]}) == {
         "a": [1, None],
         "2": str(nn.Linear),
         "b": [True, 0.5],
