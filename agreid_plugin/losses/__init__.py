@@ -4,10 +4,9 @@ from agreid_plugin.losses.attributes import AttributeLoss
 from agreid_plugin.losses.balance import LoadBalanceLoss, load_balance
 from agreid_plugin.losses.contrastive import SupConLoss
 from agreid_plugin.losses.identity import IdentityLoss
-from agreid_plugin.losses.itc import NITC, RITC
+from agreid_plugin.losses.itc import NITC, RITC, SDMLoss
 from agreid_plugin.losses.objectives import OnFeatures, OnLogits, OnParts, clip_objectives, identity_objectives
 from agreid_plugin.losses.orthogonal import OrthogonalLoss
-from agreid_plugin.losses.sdm import SDMLoss
 from agreid_plugin.losses.triplet import TripletLoss
 from agreid_plugin.losses.vial import VIAL
 from agreid_plugin.losses.view import ViewLoss

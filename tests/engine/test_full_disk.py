@@ -24,7 +24,7 @@ from zygote import Ended
 from agreid_plugin.engine import console
 from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.hosts.fastreid.engine.writers import JSONWriter, TensorboardWriter
-from agreid_plugin.hosts.fastreid.models.prompt_stage import write_prompts
+from agreid_plugin.hosts.fastreid.models.clip_reid import write_prompts
 from agreid_plugin.hosts.mmengine.engine.checkpoints import mark
 from agreid_plugin.hosts.mmengine.engine.command_runner import spare_numbers
 

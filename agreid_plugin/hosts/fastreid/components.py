@@ -12,10 +12,10 @@ from agreid_plugin.hosts.fastreid.data import (  # noqa: F401 - importing them p
 from agreid_plugin.hosts.fastreid.engine import solver  # noqa: F401 - importing them puts them there
 from agreid_plugin.hosts.fastreid.models import (  # noqa: F401 - importing them puts them there
     backbones,
+    base,
     clip,
     clip_reid,
     external,
-    gradient_cache,
     losses,
     svpr,
     tag_clip,

@@ -20,9 +20,11 @@ from agreid_plugin.hosts.mmengine.engine import (  # noqa: F401 - importing them
 )
 from agreid_plugin.hosts.mmengine.models import (  # noqa: F401 - importing them puts them there
     backbones,
-    clip_models,
     heads,
-    image_models,
     losses,
+    svpr,
+    tag_clip,
+    vdt,
     vif,
+    visa,
 )

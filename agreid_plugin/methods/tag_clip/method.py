@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_given, require_known, require_within
 from agreid_plugin.losses import NITC, RITC, IdentityLoss, ViewLoss
-from agreid_plugin.losses.itc import MOST_SCALE
-from agreid_plugin.losses.sdm import SDMLoss
+from agreid_plugin.losses.itc import MOST_SCALE, SDMLoss
 from agreid_plugin.losses.validation import precise
 from agreid_plugin.methods.tag_clip.decoupling import Decoupling, OrthogonalHinge
 from agreid_plugin.methods.tag_clip.encoder import (

@@ -36,8 +36,7 @@ from agreid_plugin.hosts.fastreid.engine.observers import (
     has_experts,
 )
 from agreid_plugin.hosts.fastreid.engine.writers import JSONWriter, ProgressWriter, TensorboardWriter
-from agreid_plugin.hosts.fastreid.models.base import method_of
-from agreid_plugin.hosts.fastreid.models.gradient_cache import set_chunk
+from agreid_plugin.hosts.fastreid.models.base import method_of, set_chunk
 from agreid_plugin.inference.weights import load_weights
 
 _logger = logging.getLogger("fastreid.train")

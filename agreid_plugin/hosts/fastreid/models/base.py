@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from fastreid.engine.hooks import HookBase
+from fastreid.layers import pooling
 from fastreid.modeling.backbones import BACKBONE_REGISTRY, build_backbone
+from fastreid.modeling.heads import REID_HEADS_REGISTRY, build_heads
 from fastreid.modeling.losses.cross_entroy_loss import log_accuracy
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor, nn
@@ -17,10 +20,20 @@ from agreid_plugin.hosts.fastreid.commands.released_checkpoints import Released
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.data.batches import from_host
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone
-from agreid_plugin.types import VIEW_SOURCES, Batch
+from agreid_plugin.nn.bnneck import BNNeck
+from agreid_plugin.nn.gradient_cache import TwoStageMethod
+from agreid_plugin.types import VIEW_SOURCES, Batch, HeadOutputs
 
+_logger = logging.getLogger("fastreid.train")
+
+OURS = "BNNeckHead"
 KEYS = (
     Key("MODEL.VIEW", "given", "Where the view of a test image comes from, if the method needs it: given | predicted."),
+    Key(
+        "SOLVER.CACHED_CHUNK",
+        0,
+        "Images of a process encoded at once, with the gradients of its whole batch: less memory, more time; 0: all.",
+    ),
 )
 declare(KEYS)
 
@@ -111,3 +124,75 @@ def core_of(cfg, kind: type[nn.Module], builder: str) -> nn.Module:
         f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} does not suit MODEL.META_ARCHITECTURE "
         f"{cfg.MODEL.META_ARCHITECTURE}: use {builder}"
     )
+
+
+@REID_HEADS_REGISTRY.register()
+class BNNeckHead(nn.Module):
+    """`BNNeck` as a head of the host: pools a backbone's map, and gives the host's outputs."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        self.pool = getattr(pooling, cfg.MODEL.HEADS.POOL_LAYER)()
+        self.neck = BNNeck(cfg.MODEL.BACKBONE.FEAT_DIM, cfg.MODEL.HEADS.NUM_CLASSES)
+
+    def forward(self, features: Tensor, targets: Tensor | None = None) -> Tensor | dict[str, Tensor]:
+        """Return the host's dictionary in training, the embedding otherwise: (B, D, rows, cols)."""
+        outputs = self.neck(self.pool(features).flatten(1), targets)
+        if not self.training:
+            return outputs.embedding
+        logits = outputs.logits
+        return {"cls_outputs": logits, "pred_class_logits": logits, "features": outputs.features}
+
+
+class HostHead(nn.Module):
+    """A head of the host for a method of ours."""
+
+    def __init__(self, head: nn.Module):
+        super().__init__()
+        self.head = head
+
+    def forward(self, features: Tensor, labels: Tensor | None = None) -> HeadOutputs:
+        """Run the head on one feature an image: (B, D)."""
+        outputs = self.head(features[..., None, None], labels)
+        if isinstance(outputs, Tensor):
+            return HeadOutputs(features, outputs)
+        return HeadOutputs(outputs["features"], outputs["features"], outputs["cls_outputs"])
+
+
+def make_head(cfg, width: int, classes: int) -> nn.Module:
+    """Make the head that `MODEL.HEADS.NAME` says for features of a width, which may have its own number of classes."""
+    if cfg.MODEL.HEADS.NAME == OURS:
+        return BNNeck(width, classes)
+    own = cfg.clone()
+    own.defrost()
+    own.MODEL.BACKBONE.FEAT_DIM, own.MODEL.HEADS.NUM_CLASSES = width, classes
+    return HostHead(build_heads(own))
+
+
+def set_chunk(cfg, model: nn.Module) -> None:
+    """Have a model encode as many images at once as the configuration says, or refuse one that cannot.
+
+    The host's training loops need not know: see `encode_in_chunks`.
+
+    Args:
+        cfg: the configuration.
+        model: the model, before a wrapper for many processes holds it.
+    """
+    chunk = cfg.SOLVER.CACHED_CHUNK
+    if chunk < 0:
+        raise InputError(f"SOLVER.CACHED_CHUNK is {chunk}; use 0 for the whole batch at once")
+    if not chunk:
+        return
+    if not isinstance(model, TwoStageMethod):
+        raise InputError(
+            f"SOLVER.CACHED_CHUNK is {chunk}, but MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE} does not keep "
+            f"apart what can be computed in chunks: set it to 0 (it works with {', '.join(suitable()) or 'none'})"
+        )
+    model.chunk = chunk
+    _logger.info("batches are encoded in chunks of %d, with the gradients of the whole", chunk)
+
+
+def suitable() -> list[str]:
+    """Return the names of the meta-architectures that can be trained in chunks."""
+    known = META_ARCH_REGISTRY._obj_map.items()
+    return sorted(name for name, kind in known if isinstance(kind, type) and issubclass(kind, TwoStageMethod))

@@ -11,30 +11,45 @@ import importlib
 import inspect
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from fastreid.config import defaults
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.hosts.fastreid.models.external_options import (
-    NODE,
-    grid_of,
-    library,
-    output_of,
-    read_options,
-    refuse_stride,
-    require_one_size,
-    said_of_library,
-)
-from agreid_plugin.hosts.fastreid.models.external_weights import load_external
+from agreid_plugin.engine.overrides import literal
+from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.hosts.fastreid.compat.files import misfit_reason
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare
+from agreid_plugin.nn.checkpoints import read_tensors
+from agreid_plugin.nn.vit_weights import ENOUGH, Fit
 
 _logger = logging.getLogger("fastreid.backbone")
+
+NODE = "MODEL.BACKBONE.EXTERNAL"
+OUTPUTS = ("token", "map")
+FETCHING = (
+    *("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "init_cfg"),
+    *("timm_model_pretrained", "load_weights"),
+)
+"""Options that would fetch weights from somewhere else than `PRETRAIN_PATH`."""
+KEYS = (
+    Key(f"{NODE}.NAME", "", "External backbones: the model by the library's own name, as convnext_tiny."),
+    Key(f"{NODE}.OPTIONS", [], "External backbones: options of the constructor, each `key=value` or {key: value}."),
+    Key(f"{NODE}.OUTPUT", "token", "External backbones: `token`, one vector an image, or `map`, which a head pools."),
+)
+declare(KEYS)
+PREFIXES = ("", "module.", "backbone.", "backbone.core.", "core.", "visual.", "module.visual.", "model.", "base.")
+"""What wrappers put before the names of a network's tensors."""
+COUNTERS = "num_batches_tracked"
+"""How names of tensors end that old files do not have and nothing reads."""
 
 Read = Callable[[nn.Module, Tensor], Any]
 """Takes the network and images, returns features: (B, D) or (B, D, rows, cols)."""
@@ -230,3 +245,121 @@ def _positions(old: Tensor | None, patches: int, grid: tuple[int, int]) -> Tenso
         return old
     shape = (*old.shape[:-2], old.shape[-2] - patches + grid[0] * grid[1], old.shape[-1])
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=0.02))
+
+
+def library(module: str, extra: str) -> ModuleType:
+    """Import a library that a user of the host may do without."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # mmcv-lite tells of operators that it has not
+        try:
+            return importlib.import_module(module)
+        except ImportError as error:
+            raise InputError(
+                f"this backbone needs {module.partition('.')[0]}, which does not import ({first_line(error)}): "
+                f'pip install "agreid-plugin[{extra}]"'
+            ) from error
+
+
+@contextmanager
+def said_of_library(owner: str, name: str) -> Iterator[None]:
+    """Say in one line what a library's constructor has against its arguments."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        what = first_line(error)
+        raise InputError(f"{owner} cannot build {name} with the OPTIONS of {NODE}: {what}") from error
+
+
+def read_options(cfg) -> dict[str, Any]:
+    """Return the options of the constructor; text after `=` is a Python value, or stays text if it is none."""
+    options: dict[str, Any] = {}
+    for entry in cfg.MODEL.BACKBONE.EXTERNAL.OPTIONS:
+        if isinstance(entry, Mapping):
+            options |= {str(key): value for key, value in entry.items()}
+            continue
+        key, equals, text = str(entry).partition("=")
+        if not equals or not key.strip().isidentifier():
+            raise InputError(f"{NODE}.OPTIONS takes key=value or {{key: value}}, got {entry!r}")
+        options[key.strip()] = literal(text.strip())
+    for key in FETCHING:
+        if key in options:
+            raise InputError(f"{NODE}.OPTIONS has {key}: weights come from MODEL.BACKBONE.PRETRAIN_PATH alone")
+    return options
+
+
+def output_of(cfg) -> str:
+    """Return what a network gives a head: `token` or `map`."""
+    if cfg.MODEL.BACKBONE.EXTERNAL.OUTPUT not in OUTPUTS:
+        raise unknown(f"{NODE}.OUTPUT", cfg.MODEL.BACKBONE.EXTERNAL.OUTPUT, OUTPUTS)
+    return cfg.MODEL.BACKBONE.EXTERNAL.OUTPUT
+
+
+def grid_of(cfg, patch: tuple[int, int]) -> tuple[int, int]:
+    """Count the rows and columns of patches within an image."""
+    stride, size = tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE), tuple(cfg.INPUT.SIZE_TRAIN)
+    if any(not 1 <= step <= side for step, side in zip(stride, patch, strict=True)):
+        raise InputError(
+            f"MODEL.BACKBONE.STRIDE_SIZE is {list(stride)}, but {cfg.MODEL.BACKBONE.EXTERNAL.NAME} has patches of "
+            f"{patch[0]}x{patch[1]}: a stride is from 1 to their side"
+        )
+    rows, cols = ((image - side) // step + 1 for image, side, step in zip(size, patch, stride, strict=True))
+    return rows, cols
+
+
+def refuse_stride(cfg) -> None:
+    """Refuse a stride that was set for a network without patches that it could move."""
+    stride, usual = tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE), tuple(defaults._C.MODEL.BACKBONE.STRIDE_SIZE)
+    if stride != usual:
+        raise InputError(
+            f"MODEL.BACKBONE.STRIDE_SIZE is {list(stride)}, but {cfg.MODEL.BACKBONE.EXTERNAL.NAME} cannot take a "
+            f"stride: leave it at {list(usual)}"
+        )
+
+
+def require_one_size(cfg) -> None:
+    """Refuse test images of another size than the network is built for."""
+    train, test = list(cfg.INPUT.SIZE_TRAIN), list(cfg.INPUT.SIZE_TEST)
+    if train != test:
+        raise InputError(
+            f"{cfg.MODEL.BACKBONE.EXTERNAL.NAME} needs one image size: INPUT.SIZE_TRAIN is {train}, "
+            f"INPUT.SIZE_TEST {test}"
+        )
+
+
+def load_external(core: nn.Module, path: str | Path, adapt: Callable[[dict[str, Tensor]], dict]) -> Fit:
+    """Load a file into a network of another library and return how it fitted.
+
+    Args:
+        core: the network.
+        path: a state dict by torch or safetensors, bare or in a checkpoint, or a TorchScript archive as OpenAI's CLIP.
+        adapt: turns a file's tensors into those of the network: names and the size of position embeddings.
+
+    Raises:
+        InputError: the file is missing, cannot be read, or is for another model.
+    """
+    wanted = [name for name in core.state_dict() if not name.endswith(COUNTERS)]
+    stored = {name: _widened(value) for name, value in read_tensors(path).items()}
+    prefix = max(PREFIXES, key=lambda each: sum(each + name in stored for name in wanted))
+    own = {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
+    try:
+        adapted = adapt(own)
+        found = {name: adapted[name] for name in core.state_dict() if name in adapted}
+        missing = tuple(name for name in wanted if name not in found)
+        if len(missing) > (1 - ENOUGH) * len(wanted):
+            raise InputError(
+                f"{path} fits {len(wanted) - len(missing)} of the model's {len(wanted)} tensors (not "
+                f"{', '.join(missing[:3])}, ...): it is for another model"
+            )
+        core.load_state_dict(found, strict=False)
+    except InputError:
+        raise
+    except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is for another model: {misfit_reason(error)}") from error
+    unused = tuple(name for name in adapted if name not in found)
+    return Fit(str(path), len(wanted) - len(missing), len(wanted), missing, unused)
+
+
+def _widened(value: Tensor) -> Tensor:
+    return value.float() if value.is_floating_point() else value  # files of CLIP are half precision

@@ -10,9 +10,8 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import CLIP_GRID, OF_CLIP, Released
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.data.attributes import schema_of
-from agreid_plugin.hosts.fastreid.models.base import HostMethod, view_source
+from agreid_plugin.hosts.fastreid.models.base import OURS, HostMethod, make_head, view_source
 from agreid_plugin.hosts.fastreid.models.clip import build_towers, require_clip_backbone
-from agreid_plugin.hosts.fastreid.models.heads import OURS, make_head
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
 from agreid_plugin.methods import svpr
 from agreid_plugin.types import AttributeGuess

@@ -11,8 +11,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import OF_VIT, Released
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone, build_own_vit
-from agreid_plugin.hosts.fastreid.models.base import HostMethod, core_of
-from agreid_plugin.hosts.fastreid.models.heads import OURS, make_head
+from agreid_plugin.hosts.fastreid.models.base import OURS, HostMethod, core_of, make_head
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
 from agreid_plugin.methods import vdt
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder

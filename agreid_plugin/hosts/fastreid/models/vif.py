@@ -9,8 +9,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone
-from agreid_plugin.hosts.fastreid.models.base import HostMethod
-from agreid_plugin.hosts.fastreid.models.heads import make_head
+from agreid_plugin.hosts.fastreid.models.base import HostMethod, make_head
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
 from agreid_plugin.methods import vif
 

@@ -16,8 +16,8 @@ from agreid_plugin.data.learned_attributes import to_rows
 from agreid_plugin.engine.overrides import literal, pairs
 from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of
 from agreid_plugin.hosts.mmengine.config.checks import EXTRA_RUNNER_KEYS, check_config
+from agreid_plugin.hosts.mmengine.models.backbones import spelled
 from agreid_plugin.hosts.mmengine.models.build import schema_of
-from agreid_plugin.hosts.mmengine.models.clip import spelled
 from agreid_plugin.nn.clip_weights import needs_quick_gelu
 
 KEYS = (*(name for name in inspect.signature(Runner).parameters if name != "cfg"), *EXTRA_RUNNER_KEYS)

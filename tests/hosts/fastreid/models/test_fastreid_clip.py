@@ -17,8 +17,7 @@ from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.hosts.fastreid.models.clip import build_towers
-from agreid_plugin.hosts.fastreid.models.clip_reid import schedule_of
-from agreid_plugin.hosts.fastreid.models.prompt_stage import FILE_NAME, extract
+from agreid_plugin.hosts.fastreid.models.clip_reid import FILE_NAME, extract, schedule_of
 from agreid_plugin.losses import IdentityLoss, TripletLoss
 from agreid_plugin.methods.clip_reid import CLIPReID, PromptSchedule
 from agreid_plugin.nn.checkpoints import read_checkpoint

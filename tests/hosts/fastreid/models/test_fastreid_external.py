@@ -14,7 +14,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.checks import with_feature_width
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
-from agreid_plugin.hosts.fastreid.models.external_options import read_options
+from agreid_plugin.hosts.fastreid.models.external import read_options
 
 SWIN = ["arch={'embed_dims': 24, 'depths': [1, 1], 'num_heads': [2, 2]}", "out_indices=(1,)"]
 MM_VIT = [{"arch": {"embed_dims": 24, "num_layers": 2, "num_heads": 2, "feedforward_channels": 48}}, "patch_size=16"]

@@ -1,0 +1,52 @@
+"""SVPR-ReID as a model of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agreid_plugin.errors import said_of
+from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.models.backbones import build_towers
+from agreid_plugin.hosts.mmengine.models.base import ReIDModel
+from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives, head_maker, schema_of
+from agreid_plugin.hosts.mmengine.registry import MODELS
+from agreid_plugin.methods import svpr
+from agreid_plugin.nn.size_checks import whole
+
+
+@MODELS.register_module()
+@checked(svpr.SVPR, given=("image", "text", "identities", "schema", "make_head", "objectives"))
+class SVPR(ReIDModel):
+    """SVPR-ReID.
+
+    Args:
+        num_ids: identities in the training set.
+        clip: arguments of the towers; see `build_towers`.
+        attributes: what is learned of attributes, None for nothing; see `schema_of`.
+        head: of identities and of views, `BNNeck` without one; width and classes are filled in.
+        objectives: name -> loss of a head of identities; the method's own without any.
+        cache_text: compute a sentence once at test time, not with every batch.
+        data_preprocessor: see `ReIDModel`.
+        init_cfg: mmengine's initialization.
+        options: further arguments of `agreid_plugin.methods.svpr.SVPR`, as `variant` and `view`.
+    """
+
+    def __init__(
+        self,
+        num_ids: int,
+        clip: Config,
+        attributes: Sequence[Any] | Config | None = None,
+        head: Config | None = None,
+        objectives: Mapping[str, Config] | None = None,
+        cache_text: bool = True,
+        data_preprocessor: Config | None = None,
+        init_cfg: Config | None = None,
+        **options: Any,
+    ):
+        with said_of("SVPR"):
+            towers, schema = build_towers(clip), schema_of(attributes)
+            further = {"make_head": head_maker(head), "objectives": build_objectives(objectives)}
+            method = svpr.SVPR(towers.image, towers.text, whole("num_ids", num_ids), schema, **further, **options)
+        method.cache_text = cache_text
+        super().__init__(method, data_preprocessor, init_cfg)
