@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from fastreid.data.datasets import DATASET_REGISTRY
 from fastreid.data.datasets.bases import ImageDataset
 from fastreid.evaluation import DatasetEvaluator
@@ -20,9 +18,9 @@ from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet, Metrics
+from agreid_plugin.evaluation.collector import FeatureCollector, evaluate_parts
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, check_query_gallery, choose_protocols
 from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
-from agreid_plugin.evaluation.validation import describe_collapse
 from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, read_dataset, source_of
 from agreid_plugin.hosts.fastreid.data.text import CAPTION_NUMBERS, log_long_captions, reads_captions
 from agreid_plugin.hosts.fastreid.engine.distributed import share
@@ -114,48 +112,37 @@ class MultiProtocolEvaluator(DatasetEvaluator):
         self.features: FeatureSet | None = None
         self.metrics: list[Metrics] = []
         self.numbers: OrderedDict[str, float] = OrderedDict()
-        self.reset()
+        self._collector = FeatureCollector()
 
     def reset(self) -> None:
         """Forget what was collected."""
-        self._collected: dict[str | int, np.ndarray] = {}
+        self._collector.reset()
 
     def process(self, inputs: dict[str, Any], outputs: Tensor) -> None:
         """Keep a batch's features by image, or by the number of the caption."""
         features = outputs.detach().float().cpu().numpy()
         keys = inputs[CAPTION_NUMBERS] if CAPTION_NUMBERS in inputs else inputs["img_paths"]
-        self._collected.update(zip(keys, features, strict=True))
+        for key, feature in zip(keys, features, strict=True):
+            self._collector.add(key, feature)
 
     def evaluate(self) -> OrderedDict[str, float]:
         """Return the numbers on the main process, as `A2G/mAP`, nothing on the others."""
-        gathered = comm.gather(self._collected, dst=0)
-        unreadable = comm.gather(self.bad_images.paths() if self.bad_images else [], dst=0)
-        self.reset()
+        parts = comm.gather(self._collector.take(self.bad_images.paths() if self.bad_images else []), dst=0)
         if not comm.is_main_process():
             return OrderedDict()
-        by_key = dict(itertools.chain.from_iterable(part.items() for part in gathered))
-        self.features = self.test_set.feature_set(by_key, self.views, self._noted(unreadable))
-        alike = describe_collapse(self.features.images[0])
-        if alike:
-            _logger.warning("%s: %s; the model tells nobody apart", self.test_set.dataset.name, alike)
-        self.metrics = comparison(self._cfg).compute(self.features, self.test_set.protocols.values())
-        numbers = {name: entry.as_dict() for name, entry in zip(self.test_set.protocols, self.metrics, strict=True)}
-        if self._cfg.TEST.ROC.ENABLED:
-            for name, entry in self.test_set.protocols.items():
-                numbers[name].update(self._true_positive_rates(entry))
+        unreadable = {path for *_, paths in parts for path in paths}
+        tell_bad_images(self._cfg.OUTPUT_DIR, unreadable, f"{self.test_set.dataset.name} test", _logger)
+        found = evaluate_parts(
+            parts,
+            self.test_set,
+            comparison(self._cfg),
+            views=self.views,
+            roc=self._cfg.TEST.ROC.ENABLED,
+            logger=_logger,
+        )
+        self.features, self.metrics = found.features, found.metrics
+        rows = zip(self.test_set.protocols, found.metrics, strict=True)
+        numbers = {name: {**entry.as_dict(), **found.rates.get(name, {})} for name, entry in rows}
         flat = ((f"{name}/{key}", value) for name, row in numbers.items() for key, value in row.items())
         self.numbers = OrderedDict(flat)
         return self.numbers
-
-    def _noted(self, unreadable: Sequence[Sequence[str]]) -> set[str]:
-        """Put what all processes passed over on the list in the run's folder."""
-        paths = {path for part in unreadable for path in part}
-        tell_bad_images(self._cfg.OUTPUT_DIR, paths, f"{self.test_set.dataset.name} test", _logger)
-        return paths
-
-    def _true_positive_rates(self, protocol: Protocol) -> dict[str, float]:
-        try:
-            return comparison(self._cfg).thresholds(self.features, protocol).true_positive_rates()
-        except InputError as error:  # too few pairs for a rate are no reason to end a training
-            _logger.warning("%s", error)
-            return {}

@@ -6,28 +6,24 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch.distributed as dist
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import MMLogger
 
 from agreid_plugin.data.bad_images import tell_bad_images
-from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics
+from agreid_plugin.evaluation.collector import FeatureCollector, Part, evaluate_parts
 from agreid_plugin.evaluation.distances import MEMORY
 from agreid_plugin.evaluation.distances import METRICS as DISTANCES
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
-from agreid_plugin.evaluation.validation import describe_collapse
 from agreid_plugin.hosts.mmengine.config.arguments import checked, require_kinds
 from agreid_plugin.hosts.mmengine.registry import METRICS
 
 SELECTS = "metric"
 """The number that selects the best model, where one may; see `EvaluationSet.selecting`."""
-Collected = tuple[list[str | int], np.ndarray, list[str]]
-"""Keys and features of a process, and the images that it could not read."""
 
 
 @METRICS.register_module()
@@ -72,7 +68,8 @@ class MultiProtocolMetric(BaseMetric):
         self.roc, self.views = roc, ""
         self.features: FeatureSet | None = None
         self.metrics: list[Metrics] = []
-        self.unreadable: set[str] = set()
+        self.unreadable: frozenset[str] = frozenset()
+        self._collector = FeatureCollector()
         self._group: weakref.ref[dist.ProcessGroup] | None = None
 
     @property
@@ -107,18 +104,17 @@ class MultiProtocolMetric(BaseMetric):
                 raise InputError("MultiProtocolMetric: a data sample has no `feature`, which mode='predict' should set")
             number = sample.get("caption_number")
             key = sample["img_path"] if number is None else int(number)
-            self.results.append((key, sample["feature"].detach().float().cpu().numpy()))
+            self._collector.add(key, sample["feature"].detach().float().cpu().numpy())
 
     def evaluate(self, size: int) -> dict[str, float]:  # noqa: ARG002
         """Return the numbers, the same on every process; `size` is not needed to tell images from repetitions."""
         group = self._cpu_group() if get_world_size() > 1 else None
         bad_images = self._dataset_meta.get("bad_images")
-        parts = _gather((*_packed(self.results), bad_images.paths() if bad_images else []), group)
-        self.results.clear()
-        told = [self._computed(parts)] if is_main_process() else [None]
+        parts = _gather(self._collector.take(bad_images.paths() if bad_images else []), group)
+        outcome = [self._compute_or_describe(parts)] if is_main_process() else [None]
         if group is not None:
-            dist.broadcast_object_list(told, src=0, group=group)
-        (numbers,) = told
+            dist.broadcast_object_list(outcome, src=0, group=group)
+        (numbers,) = outcome
         if isinstance(numbers, str):  # on every process, or the others would wait for the main one
             raise InputError(numbers)
         return numbers
@@ -128,39 +124,25 @@ class MultiProtocolMetric(BaseMetric):
         of = f"{self.test_set.dataset.name} test"
         tell_bad_images(folder, self.unreadable, of, MMLogger.get_current_instance())
 
-    def compute_metrics(self, results: Sequence[tuple[str | int, np.ndarray]]) -> dict[str, float]:
-        """Return the numbers from features by image or caption; images may come more than once."""
-        self.features = self.test_set.feature_set(dict(results), self.views, self.unreadable)
-        alike = describe_collapse(self.features.images[0])
-        if alike:
-            told = f"{self.test_set.dataset.name}: {alike}; the model tells nobody apart"
-            MMLogger.get_current_instance().warning(told)
-        protocols = self.test_set.protocols.values()
-        self.metrics = self.comparison.compute(self.features, protocols)
+    def compute_metrics(self, results: Sequence[Part]) -> dict[str, float]:
+        """Return the numbers from what the processes have collected; images may come more than once."""
+        logger = MMLogger.get_current_instance()
+        found = evaluate_parts(results, self.test_set, self.comparison, views=self.views, roc=self.roc, logger=logger)
+        self.features, self.metrics, self.unreadable = found.features, found.metrics, found.unreadable
         numbers = {f"{entry.protocol}/{name}": entry[name] for entry in self.metrics for name in NUMBERS}
-        if self.roc:
-            for protocol in protocols:
-                numbers |= self._true_positive_rates(protocol)
+        for name, rates in found.rates.items():
+            numbers |= {f"{self.test_set.protocols[name]}/{key}": rate for key, rate in rates.items()}
         selecting = self.test_set.selection_score(self.metrics)
         if selecting is not None:
             numbers[SELECTS] = selecting
         return numbers
 
-    def _computed(self, parts: Sequence[Collected]) -> dict[str, float] | str:
+    def _compute_or_describe(self, parts: Sequence[Part]) -> dict[str, float] | str:
         """Return the numbers, or in words what is wrong with the parts."""
         try:
-            self.unreadable = {path for *_, paths in parts for path in paths}
-            return self.compute_metrics([pair for keys, values, _ in parts for pair in zip(keys, values, strict=True)])
+            return self.compute_metrics(parts)
         except InputError as error:
             return str(error)
-
-    def _true_positive_rates(self, protocol: Protocol) -> dict[str, float]:
-        try:
-            found = self.comparison.calibrate(self.features, protocol)
-        except InputError as error:  # too few pairs for a rate are no reason to end a training
-            MMLogger.get_current_instance().warning(str(error))  # of equal words, "%s", it would show the first alone
-            return {}
-        return {f"{protocol}/{name}": rate for name, rate in found.true_positive_rates().items()}
 
     def _cpu_group(self) -> dist.ProcessGroup:
         """Return processes to exchange features of any size with, in memory and not through files.
@@ -184,12 +166,7 @@ def _options(name: str, kind: type, given: Mapping[str, Any] | None) -> Any:
     return kind(**given)
 
 
-def _packed(results: Sequence[tuple[str | int, np.ndarray]]) -> tuple[list[str | int], np.ndarray]:
-    """Return the keys, and the features as one array, which travels faster than many."""
-    return [key for key, _ in results], np.stack([feature for _, feature in results]) if results else np.empty((0, 0))
-
-
-def _gather(part: Collected, group: dist.ProcessGroup | None) -> list[Collected]:
+def _gather(part: Part, group: dist.ProcessGroup | None) -> list[Part]:
     """Return the parts of all processes on the main one, nothing of use on the others."""
     if group is None:
         return [part]
