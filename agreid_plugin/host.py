@@ -1,10 +1,11 @@
-"""The only code that imports a host; each host may be absent, and then says what to install."""
+"""Hosts by name: which one reads a configuration, whether it is installed, and its modules of ours."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from agreid_plugin.errors import InputError
 
@@ -41,10 +42,22 @@ def require(host: str) -> None:
         raise MissingHostError(INSTALL[host], name=host)
 
 
+def load_host(host: str, part: str = "host") -> ModuleType:
+    """Import a module of a host: by default the one that satisfies `engine.run.Host`.
+
+    This is the only place that looks a host up by name.
+
+    Args:
+        host: one of `HOSTS`.
+        part: the module below `agreid_plugin.hosts.<host>`, as `inference` or `commands.explain`.
+    """
+    return import_module(f"agreid_plugin.hosts.{host}.{part}")
+
+
 def load_plugins() -> None:
     """Load what other packages register, as datasets of their own: they come with fast-reid, and not without it."""
     if installed("fastreid"):
-        import_module("agreid_plugin.hosts.fastreid.compat").install()
+        load_host("fastreid", "compat").install()
 
 
 def input_error_in(error: BaseException) -> str | None:

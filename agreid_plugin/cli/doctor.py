@@ -8,13 +8,11 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from agreid_plugin.errors import Finding
-from agreid_plugin.host import HOSTS, INSTALL, installed
+from agreid_plugin.host import HOSTS, INSTALL, installed, load_host
 
 if TYPE_CHECKING:
     from agreid_plugin.engine.smoke import Trained
@@ -54,11 +52,11 @@ def _doctor(args: argparse.Namespace) -> int:
     from agreid_plugin.inference.weights import describe_files, find_files
 
     here = [host for host in HOSTS if installed(host)]
-    checks = [finding for host in here for finding in _part(host, "commands.diagnosis").diagnose()]
+    checks = [finding for host in here for finding in load_host(host, "commands.diagnosis").diagnose()]
     weights = describe_files(args.weights or find_files())
     disk = disk_space(args.output)
     if not args.quick:
-        checks += train_briefly({HOSTS[host]: _part(host, "commands.smoke").train for host in here})
+        checks += train_briefly({HOSTS[host]: load_host(host, "commands.smoke").train for host in here})
     report = {
         "versions": run_card.versions(),
         "devices": run_card.devices(),
@@ -109,12 +107,8 @@ def train_briefly(trainings: dict[str, Callable[[Path, Path], Trained]]) -> list
         return [judge_training(host, train, root) for host, train in trainings.items()]
 
 
-def _part(host: str, name: str) -> ModuleType:
-    return import_module(f"agreid_plugin.hosts.{host}.{name}")
-
-
 def _host_fixes(host: str) -> dict[str, dict[str, str]]:
-    fixes = _part(host, "compat").HOST_FIXES
+    fixes = load_host(host, "compat").HOST_FIXES
     return {"applied": fixes.applied(), "armed": fixes.armed()}
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
 
 from agreid_plugin.cli import arguments
-from agreid_plugin.host import host_of
+from agreid_plugin.host import host_of, load_host
 
 EXAMPLES = """examples:
   fastreid explain --config projects/ViSA/agsynth.yml
@@ -32,7 +31,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _explain(args: argparse.Namespace) -> None:
-    host = import_module(f"agreid_plugin.hosts.{host_of(args.config_file)}.commands.explain")
+    host = load_host(host_of(args.config_file), "commands.explain")
     for title, rows in host.explain(args.config_file, args.overrides).items():
         print(f"{title}:")
         width = max((len(name) for name, _ in rows), default=0)

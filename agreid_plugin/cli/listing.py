@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.host import HOSTS, installed
+from agreid_plugin.host import HOSTS, installed, load_host
 
 if TYPE_CHECKING:
     from agreid_plugin.engine.catalog import Entry
@@ -66,7 +65,7 @@ def _known(host: str | None) -> tuple[dict[str, list[Entry]], dict[str, str]]:
         from agreid_plugin.engine.catalog import without_a_host
 
         return without_a_host(), {}
-    catalog = import_module(f"agreid_plugin.hosts.{host}.commands.catalog")
+    catalog = load_host(host, "commands.catalog")
     return catalog.components(), catalog.keys() if host == "fastreid" else {}
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
-from types import ModuleType
+from dataclasses import fields
 
 from agreid_plugin.cli import arguments
-from agreid_plugin.engine.distributed.environment import LAUNCHERS
+from agreid_plugin.engine.distributed.environment import LAUNCHERS, LaunchOptions
 from agreid_plugin.errors import InputError
-from agreid_plugin.host import host_of
 
 TRAIN_EXAMPLES = """examples:
   fastreid train --config projects/ViSA/cargo.yml
@@ -46,7 +44,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     _add_common(train)
     train.add_argument("--resume", action="store_true", help="continue the run in the output folder")
     arguments.add_overrides(train)
-    train.set_defaults(run=_train, eval_only=False)
+    train.set_defaults(run=_run, eval_only=False)
 
     evaluation = subparsers.add_parser(
         "eval",
@@ -72,7 +70,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     )
     evaluation.add_argument("--features", metavar="NPZ", help="evaluate such a file: no weights, no images needed")
     arguments.add_overrides(evaluation)
-    evaluation.set_defaults(run=_evaluate, eval_only=True)
+    evaluation.set_defaults(run=_run, eval_only=True)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -95,19 +93,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _train(args: argparse.Namespace) -> None:
+def _run(args: argparse.Namespace) -> None:
+    from agreid_plugin.engine.run import Request, run
+
     _check(args)
-    _run_of(args).train(args)
-
-
-def _evaluate(args: argparse.Namespace) -> None:
-    _check(args)
-    _run_of(args).evaluate(args)
-
-
-def _run_of(args: argparse.Namespace) -> ModuleType:
-    """Return the module that runs the host of a configuration."""
-    return import_module(f"agreid_plugin.hosts.{host_of(args.config_file)}.engine.run")
+    given = vars(args)
+    options = LaunchOptions(**{each.name: given[each.name] for each in fields(LaunchOptions)})
+    run(Request(launch=options, **{each.name: given[each.name] for each in fields(Request) if each.name in given}))
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -25,7 +24,7 @@ from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation import NUMBERS, Metrics, load_results
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.host import host_of
+from agreid_plugin.host import host_of, load_host
 from agreid_plugin.trust import OPTION, trusted
 
 COMMAND = (sys.executable, "-m", "agreid_plugin")
@@ -166,7 +165,7 @@ def _plan_row(path: Path, content: Mapping[str, Any], name: Any, folder: Path) -
         )
     file = path.parent / config
     pairs = tuple(text for key, value in overrides.items() for text in (key, repr(value)))
-    reader = import_module(f"agreid_plugin.hosts.{host_of(file)}.config.settings")
+    reader = load_host(host_of(file), "config.settings")
     try:
         datasets, settings = reader.read_settings(file, pairs)
     except InputError as error:

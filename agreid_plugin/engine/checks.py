@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from agreid_plugin.engine.distributed.environment import LaunchOptions
 from agreid_plugin.errors import InputError
 
 MARKER = "last_checkpoint"
@@ -56,14 +56,14 @@ def check_features_file(path: Path) -> None:
         raise InputError(f"--save-features {path}: its folder does not exist")
 
 
-def process_count(args: Namespace) -> int:
+def process_count(options: LaunchOptions) -> int:
     """Return the number of processes on this machine, at most one a GPU where there are any."""
     gpus = torch.cuda.device_count()
-    if args.num_gpus is not None and args.num_gpus > gpus:
+    if options.num_gpus is not None and options.num_gpus > gpus:
         raise InputError(
-            f"--num-gpus {args.num_gpus}, but this machine has {gpus}; use --num-processes N for CPU processes"
+            f"--num-gpus {options.num_gpus}, but this machine has {gpus}; use --num-processes N for CPU processes"
         )
-    processes = args.num_processes or args.num_gpus or 1
+    processes = options.num_processes or options.num_gpus or 1
     if gpus and processes > gpus:
         raise InputError(f"--num-processes {processes}, but this machine has {gpus} GPUs, one for each process")
     return processes

@@ -9,7 +9,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.host import host_of
+from agreid_plugin.host import host_of, load_host
 from agreid_plugin.inference.weights import CLASSIFIERS, PREDICTOR, require_predictor, sha256
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import UNKNOWN, Batch, ReIDMethod, known_or
@@ -155,7 +154,7 @@ def load_encoder(
         InputError: something of it is missing or does not fit; see its line.
     """
     _check_device(device)
-    host = import_module(f"agreid_plugin.hosts.{host_of(config)}.inference")
+    host = load_host(host_of(config), "inference")
     return host.load(config, weights, list(overrides), device)
 
 
@@ -164,7 +163,7 @@ def load_untrained(encoder: Encoder, config: str | Path, overrides: Sequence[str
 
     Files that training would start from are not read: it knows nothing.
     """
-    host = import_module(f"agreid_plugin.hosts.{host_of(config)}.inference")
+    host = load_host(host_of(config), "inference")
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         model = host.build(config, list(overrides))

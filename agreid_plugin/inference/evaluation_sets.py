@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,7 @@ from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, computable
 from agreid_plugin.evaluation.features import FeatureSet, load_features
 from agreid_plugin.evaluation.ranking_options import RankingOptions
-from agreid_plugin.host import host_of
+from agreid_plugin.host import host_of, load_host
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.retrieval.index.entries import Entry
 from agreid_plugin.types import Record, View, platform_label, view_label
@@ -58,7 +57,7 @@ def of_features(path: str | Path, config: str | Path, overrides: Sequence[str] =
 
 
 def _host(config: str | Path) -> ModuleType:
-    return import_module(f"agreid_plugin.hosts.{host_of(config)}.engine.evaluation_sets")
+    return load_host(host_of(config), "engine.evaluation_sets")
 
 
 def extracted(extractor: Extractor, tested: EvaluationSet) -> FeatureSet:

@@ -45,10 +45,19 @@ def make_missing(
     for name in sorted(set(datasets)):
         layout = _layout_of(name, ids_key)
         folder = Path(root) / folder_of(layout)
-        if folder.is_dir() and any(folder.iterdir()):
+        if _is_filled(folder):
             _check_same(folder, options | {"layout": layout}, ids_key, root_key)
         else:
             make_agsynth(root, ids=ids, images_per_id=images_per_id, size=(height, width), layout=layout, seed=seed)
+
+
+def is_missing(root: str | Path, datasets: Iterable[str]) -> bool:
+    """Return whether one of these datasets is not there, under the folder that AG-Synth would have."""
+    return any(not _is_filled(Path(root) / name) for name in set(datasets))
+
+
+def _is_filled(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def _layout_of(dataset: str, key: str) -> str:

@@ -4,7 +4,6 @@ import os
 import signal
 import time
 import weakref
-from argparse import Namespace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,11 +12,12 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.engine import run
 from agreid_plugin.engine.distributed import launch
+from agreid_plugin.engine.distributed.environment import LaunchOptions
 from agreid_plugin.engine.distributed.process_group import at_step, member
 from agreid_plugin.errors import InputError
 
-ALONE = {"launcher": None, "num_gpus": None, "num_machines": 1, "machine_rank": 0, "dist_url": None, "resume": False}
 OF_SRUN = {
     "SLURM_STEP_ID": "0",
     "SLURM_JOB_ID": "4711",
@@ -31,9 +31,9 @@ OF_SRUN = {
 """What one of five tasks of Slurm's finds in its environment: the only one on the last of three machines."""
 
 
-def arguments(processes: int | None = 2, timeout: float = 60.0, **given) -> Namespace:
+def arguments(processes: int | None = 2, timeout: float = 60.0, **given) -> LaunchOptions:
     """What the command line gives `launch`."""
-    return Namespace(**{**ALONE, "num_processes": processes, "dist_timeout": timeout, **given})
+    return LaunchOptions(num_processes=processes, dist_timeout=timeout, **given)
 
 
 def exchange() -> float:
@@ -114,7 +114,7 @@ def as_a_task(rank: int, environment: dict[str, str], how: str, folder: str) -> 
 
     try:
         with launch.started(args := arguments(None, 60.0)):
-            launch.claim(Path(folder), args)
+            launch.claim(Path(folder), resume=False)
             launch.launch(grouped_work, (), args)
         outcome = "done"
     except (Exception, SystemExit) as error:
@@ -124,9 +124,9 @@ def as_a_task(rank: int, environment: dict[str, str], how: str, folder: str) -> 
     Path(folder, f"{rank}.outcome").write_text(outcome)
 
 
-def sleeping_training(cfg, args: Namespace) -> None:
+def sleeping_training(training: run.Run) -> None:
     """fast-reid's training in one of two processes, the second of which sleeps at step 2."""
-    from agreid_plugin.hosts.fastreid.engine import hooks, run
+    from agreid_plugin.hosts.fastreid.engine import hooks
 
     told = hooks.StepTold.before_step
 
@@ -137,4 +137,4 @@ def sleeping_training(cfg, args: Namespace) -> None:
             SABOTAGE["sleep" if dist.get_rank() == 1 else "nothing"]()
 
     hooks.StepTold.before_step = told_then_sleeping
-    run._train_process(cfg, args)
+    run._process(training)

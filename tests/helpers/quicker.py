@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 from agreid_plugin.engine.distributed import worker
 
-HOSTS = ("agreid_plugin.hosts.fastreid.engine.run", "agreid_plugin.hosts.mmengine.engine.run")
+HOSTS = ("agreid_plugin.hosts.fastreid.host", "agreid_plugin.hosts.mmengine.host")
 
 
 def import_hosts_once() -> None:

@@ -155,7 +155,7 @@ def _import_everything(hosts: list[str]) -> None:
     torch.set_num_threads(1)
     worker.choose_context = lambda _: multiprocessing.get_context("fork")
     for host in hosts:
-        importlib.import_module(f"agreid_plugin.hosts.{host}.engine.run")
+        importlib.import_module(f"agreid_plugin.hosts.{host}.host")
         for module, *_ in EVENTS[host].values():
             importlib.import_module(module)
     format_once()

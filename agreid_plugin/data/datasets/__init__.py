@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +30,7 @@ from agreid_plugin.data.datasets.tree import QueryGallery, Tree, plain
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import Record
 
-__all__ = ["DATASETS", "Dataset", "QueryGallery", "Source", "dataset_name", "load"]
+__all__ = ["DATASETS", "Dataset", "QueryGallery", "Source", "dataset_name", "load", "parse_once"]
 
 
 @dataclass(frozen=True)
@@ -178,8 +180,22 @@ def dataset_name(name: str) -> str:
     return by_plain[plain(name)]
 
 
+_parsed: ContextVar[dict[str, Dataset] | None] = ContextVar("parsed", default=None)
+
+
+@contextmanager
+def parse_once() -> Iterator[None]:
+    """Have `load` read each dataset once within the block, as a run does: its files do not change meanwhile."""
+    before = _parsed.get()
+    token = _parsed.set({} if before is None else before)
+    try:
+        yield
+    finally:
+        _parsed.reset(token)
+
+
 def load(name: str, root: str | Path, *, skip_bad_names: bool = False, **options: Any) -> Dataset:
-    """Read a dataset.
+    """Read a dataset, or within `parse_once` return it as it was read before.
 
     Args:
         name: one of `DATASETS`, in any case and punctuation.
@@ -199,7 +215,16 @@ def load(name: str, root: str | Path, *, skip_bad_names: bool = False, **options
         >>> found.notes
         ('no folder train, val, query, gallery: all images are of split train',)
     """
-    name = dataset_name(name)
+    name, parsed = dataset_name(name), _parsed.get()
+    if parsed is None:
+        return _parse(name, root, skip_bad_names, options)
+    key = repr((name, str(root), skip_bad_names, sorted(options.items())))
+    if key not in parsed:
+        parsed[key] = _parse(name, root, skip_bad_names, options)
+    return parsed[key]
+
+
+def _parse(name: str, root: str | Path, skip_bad_names: bool, options: Mapping[str, Any]) -> Dataset:
     source = DATASETS[name]
     known = list(inspect.signature(source.parse).parameters)[1:]
     for option in options:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -23,6 +22,29 @@ NEEDED = {
 """Launcher -> what it tells each process, and how it is used."""
 BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """Processes that the command line asks for.
+
+    Attributes:
+        num_gpus: GPUs on this machine, one process each.
+        num_processes: processes on this machine without GPUs.
+        num_machines: machines in all.
+        machine_rank: number of this machine.
+        dist_url: where machines meet.
+        launcher: what has started the processes, one of `LAUNCHERS`; None finds out.
+        dist_timeout: seconds that processes wait for each other.
+    """
+
+    num_gpus: int | None = None
+    num_processes: int | None = None
+    num_machines: int = 1
+    machine_rank: int = 0
+    dist_url: str | None = None
+    launcher: str | None = None
+    dist_timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,15 +74,15 @@ class Place:
     attempt: int = 0
 
 
-def launcher_of(args: Namespace) -> str:
+def launcher_of(options: LaunchOptions) -> str:
     """Return what has started this process: what `--launcher` says, else what the environment tells.
 
     A batch script of SLURM's, or a step of one task, is no distributed run; and who asks for processes by number gets
     them.
     """
-    launcher = args.launcher or _found(os.environ)
-    counted = args.num_gpus or args.num_processes or args.num_machines > 1
-    if counted and launcher == SLURM and not args.launcher:
+    launcher = options.launcher or _found(os.environ)
+    counted = options.num_gpus or options.num_processes or options.num_machines > 1
+    if counted and launcher == SLURM and not options.launcher:
         return NONE
     names, usage = NEEDED.get(launcher, ((), ""))
     missing = [name for name in names if name not in os.environ]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch.distributed as dist
 
 from agreid_plugin.engine.checks import claim_output, process_count
-from agreid_plugin.engine.distributed.environment import LOOPBACK, PYTORCH, Place, address_of, launcher_of, place_of
+from agreid_plugin.engine.distributed.environment import (
+    LOOPBACK,
+    PYTORCH,
+    LaunchOptions,
+    Place,
+    address_of,
+    launcher_of,
+    place_of,
+)
 from agreid_plugin.engine.distributed.process_group import CLAIMED, JOINING, TIMEOUT, Member, member, told_once
 from agreid_plugin.engine.distributed.rendezvous import connect, open_store, parts_of
 from agreid_plugin.engine.distributed.supervisor import supervise
@@ -19,81 +26,84 @@ from agreid_plugin.errors import InputError, RunError, first_line, require_withi
 
 
 @contextmanager
-def started(args: Namespace) -> Iterator[None]:
+def started(options: LaunchOptions) -> Iterator[None]:
     """Have what follows go wrong in one process alone, whatever has started how many.
 
     Processes of a launcher meet here already, so that each can tell what the others need not repeat.
     """
-    launcher = launcher_of(args)
-    place = place_of(launcher, args.dist_url)
+    launcher = launcher_of(options)
+    place = place_of(launcher, options.dist_url)
     if place.world_size > 1 or launcher == PYTORCH:
-        Member(place, _timeout(args))
+        Member(place, _timeout(options))
     with told_once():
         yield
 
 
-def world_size(args: Namespace) -> int:
+def world_size(options: LaunchOptions) -> int:
     """Return how many processes the run has, on all machines."""
     mine = member()
-    return process_count(args) * args.num_machines if mine is None else mine.place.world_size
+    return process_count(options) * options.num_machines if mine is None else mine.place.world_size
 
 
-def claim(folder: Path, args: Namespace) -> None:
-    """Make sure the run can write its folder and overwrites no other; have an elastic restart continue its own run.
+def claim(folder: Path, resume: bool) -> bool:
+    """Make sure the run can write its folder and overwrites no other; returns whether it goes on with what is there.
 
-    torchrun starts a run anew with the same command. What it wrote before is then no other run.
+    torchrun starts a run again with the same command: such an elastic restart goes on, asked to or not.
     """
     mine = member()
     if mine is not None and mine.place.attempt and mine.launch.check([CLAIMED]):
-        args.resume = True
-    claim_output(folder, args.resume)
+        resume = True
+    claim_output(folder, resume)
     if mine is not None:
         mine.launch.set(CLAIMED, str(folder))
+    return resume
 
 
 def launch(
     function: Callable[..., None],
     arguments: tuple,
-    args: Namespace,
+    options: LaunchOptions,
     timeout: float | None = None,
     backend: str | None = None,
+    modules: Sequence[str] = (),
 ) -> None:
     """Run `function(*arguments)` in every process that the command line asks for, or in this one of a launcher's.
 
     Args:
         function: what to run; it can be pickled.
         arguments: its arguments.
-        args: the command line.
+        options: which processes.
         timeout: seconds that processes wait for each other, where `--dist-timeout` does not say.
         backend: of torch's process group; by default NCCL with GPUs and gloo without.
+        modules: what the function will import, for the server that starts processes.
     """
     mine = member()
     if mine is not None and mine.place.world_size > 1:
-        mine.timeout = _timeout(args, timeout)
+        mine.timeout = _timeout(options, timeout)
         mine.join(backend)
         function(*arguments)
         mine.leave()
-    elif world_size(args) == 1:
+    elif world_size(options) == 1:
         function(*arguments)
     else:
-        _start(Work(function, arguments, _timeout(args, timeout), backend), args)
+        _start(Work(function, arguments, _timeout(options, timeout), backend, tuple(modules)), options)
 
 
-def _timeout(args: Namespace, default: float | None = None) -> float:
-    given = args.dist_timeout if args.dist_timeout is not None else default
+def _timeout(options: LaunchOptions, default: float | None = None) -> float:
+    given = options.dist_timeout if options.dist_timeout is not None else default
     return TIMEOUT if given is None else require_within("--dist-timeout", given, 1, 7 * 24 * 3600)
 
 
-def _start(work: Work, args: Namespace) -> None:
+def _start(work: Work, options: LaunchOptions) -> None:
     """Start this machine's processes at the meeting point, which the first machine opens."""
-    processes, machine = process_count(args), args.machine_rank
-    address, port = address_of(args.dist_url) if args.dist_url else (LOOPBACK, 0)
+    processes, machine = process_count(options), options.machine_rank
+    address, port = address_of(options.dist_url) if options.dist_url else (LOOPBACK, 0)
     store = connect(address, port, min(work.timeout, JOINING)) if machine else open_store(port)
-    _agree(store, machine, processes, args.num_machines)
+    _agree(store, machine, processes, options.num_machines)
     places = [
         Place(
             rank=machine * processes + local_rank,
-            world_size=processes * args.num_machines,
+            world_size=processes * options.num_machines,
             local_rank=local_rank,
             local_size=processes,
             machine=machine,
@@ -103,7 +113,7 @@ def _start(work: Work, args: Namespace) -> None:
         for local_rank in range(processes)
     ]
     _, watched = parts_of(store)
-    supervise(work, places, watched, several_machines=args.num_machines > 1)
+    supervise(work, places, watched, several_machines=options.num_machines > 1)
 
 
 def _agree(store: dist.Store, machine: int, processes: int, machines: int) -> None:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -28,12 +27,13 @@ INPUT, LOST, ERROR = "input", "lost", "error"
 
 @dataclass(frozen=True)
 class Work:
-    """What every process does: `function(*arguments)` among the others."""
+    """What every process does: `function(*arguments)` among the others, importing `modules` for it."""
 
     function: Callable[..., None]
     arguments: tuple
     timeout: float
     backend: str | None = None
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,7 @@ class Child:
 
 def start(work: Work, place: Place) -> Child:
     """Start a process that does the work at a place."""
-    context = choose_context(
-        [each.__module__ for each in (work.function, *work.arguments) if isinstance(each, FunctionType)]
-    )
+    context = choose_context([work.function.__module__, *work.modules])
     ours, theirs = context.Pipe()
     surroundings = (dict(os.environ), os.getcwd())  # a server that starts processes may be older than these
     process = context.Process(target=_child, args=(theirs, work, place, surroundings))

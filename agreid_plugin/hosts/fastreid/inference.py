@@ -13,8 +13,8 @@ from agreid_plugin.hosts.fastreid.config.loading import load_config, use_cpu_wit
 from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
-from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
+from agreid_plugin.hosts.fastreid.models.build import build_for_inference
 from agreid_plugin.hosts.fastreid.models.clip import with_activation
 from agreid_plugin.inference.encoder import Encoder, Settings, maker_of
 from agreid_plugin.inference.weights import load_weights, require_weights
@@ -53,7 +53,8 @@ class HostEncoder(Encoder):
 def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str], device: str | None) -> Encoder:
     """Build the model of a configuration with the weights of its checkpoint; see `hosts.encoder.load_encoder`."""
     cfg = _configured(config, weights, overrides, device)
-    model, left_out = load_trained(cfg)
+    model = build_for_inference(cfg)
+    left_out = load_weights(model, cfg.MODEL.WEIGHTS)
     settings = Settings(
         name=cfg.MODEL.META_ARCHITECTURE,
         maker=_maker(cfg),
@@ -70,15 +71,7 @@ def build(config: str | Path, overrides: Sequence[str]) -> nn.Module:
     cfg = load_config(config, overrides)
     cfg.MODEL.BACKBONE.PRETRAIN = False
     cfg.MODEL.DEVICE = "cpu"
-    cfg.MODEL.HEADS.NUM_CLASSES = cfg.MODEL.HEADS.NUM_CLASSES or 1
-    return Trainer.build_model(with_activation(with_attributes(cfg)))
-
-
-def load_trained(cfg) -> tuple[nn.Module, list[str]]:
-    """Build the model of a configuration and load its weights; returns it and the tensors that keep their values."""
-    classes = cfg.MODEL.HEADS.NUM_CLASSES or 1  # the classifier is not used
-    model = Trainer.build_model(with_value(cfg, "MODEL.HEADS.NUM_CLASSES", classes))
-    return model, load_weights(model, cfg.MODEL.WEIGHTS)
+    return build_for_inference(with_activation(with_attributes(cfg)))
 
 
 def _configured(config: str | Path, weights: str | Path | None, overrides: Sequence[str], device: str | None):

@@ -18,7 +18,8 @@ from processes import free_port, in_processes, on_machines
 from small_runs import same
 
 from agreid_plugin.cli.main import main
-from agreid_plugin.hosts.fastreid.engine import checkpoints, run
+from agreid_plugin.engine import run
+from agreid_plugin.hosts.fastreid.engine import checkpoints
 from agreid_plugin.hosts.fastreid.engine.distributed import local_group
 
 
@@ -49,7 +50,7 @@ def test_two_machines_train_what_one_does(monkeypatch, capfd, fastreid_command, 
 
 
 def test_a_host_whose_process_waits_too_long_says_so_in_one_line(monkeypatch, fastreid_command, config_file, tmp_path):
-    monkeypatch.setattr(run, "_train_process", launch_cases.sleeping_training)
+    monkeypatch.setattr(run, "_process", launch_cases.sleeping_training)
     outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "run", "--num-processes", 2)
     assert outcome.code == 1
     (line,) = [line for line in outcome.err.splitlines() if "error" in line]

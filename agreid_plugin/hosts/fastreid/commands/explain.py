@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fastreid.modeling import build_model
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
@@ -31,6 +30,7 @@ from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.evaluator import test_sets
 from agreid_plugin.hosts.fastreid.engine.solver import warmup_iterations, warmup_note
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
+from agreid_plugin.hosts.fastreid.models.build import build_model
 from agreid_plugin.hosts.fastreid.models.losses import HOST_KEYS, HOST_LOSSES, LOSSES
 from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
@@ -243,9 +243,7 @@ def _with_attributes(cfg) -> tuple[Any, list[Row]]:
 def _built(cfg) -> tuple[nn.Module, dict[str, float]]:
     """Build the model and run it once; returns it with its operations."""
     try:
-        cfg = checks.with_feature_width(cfg)
         model = build_model(cfg).eval()
-        checks.check_feature_width(cfg, model)
         size = cfg.INPUT.CROP.SIZE if cfg.INPUT.CROP.ENABLED else cfg.INPUT.SIZE_TEST
         return model, operations(model, torch.zeros(1, 3, *size))
     except InputError:

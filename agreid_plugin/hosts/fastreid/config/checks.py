@@ -1,4 +1,4 @@
-"""Checks of a configuration before a run: names, numbers, batches, the best metric; and the width of features."""
+"""Checks of a configuration before a run: names, numbers, batches, the best metric."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from fastreid.data.datasets import DATASET_REGISTRY
-from fastreid.evaluation import inference_context
-from fastreid.modeling.backbones import BACKBONE_REGISTRY, build_backbone
+from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from fastreid.modeling.heads import REID_HEADS_REGISTRY
-from fastreid.modeling.meta_arch import META_ARCH_REGISTRY, Baseline
+from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.data.bad_images import POLICIES
-from agreid_plugin.errors import InputError, MissingInputError, first_line, unknown
+from agreid_plugin.errors import InputError, MissingInputError, unknown
 from agreid_plugin.evaluation import NUMBERS, Metrics
 from agreid_plugin.evaluation.distances import METRICS
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
-from agreid_plugin.hosts.fastreid.config.loading import load_config, with_value
+from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import check_text, learned_items
 from agreid_plugin.hosts.fastreid.data.transforms import check_pipeline
 from agreid_plugin.hosts.fastreid.engine.solver import check_solver
-from agreid_plugin.hosts.fastreid.models.base import HostMethod, method_of
 from agreid_plugin.hosts.fastreid.models.losses import check_losses
 
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
@@ -181,43 +179,6 @@ def _check_identities(sampler: str, identities: int, batch: int, world_size: int
             f"{sampler}: a batch of {batch} with {per_identity} images each takes {needed} identities, the training "
             f"set has {identities}; lower SOLVER.IMS_PER_BATCH or raise DATALOADER.NUM_INSTANCE"
         )
-
-
-def with_feature_width(cfg):
-    """Return the configuration with the width of the backbone's features where `MODEL.BACKBONE.FEAT_DIM` is 0.
-
-    The backbone is built once more to be asked, from random weights that do not touch the random numbers of the run.
-    Our meta-architectures take the width from theirs, and need no number.
-    """
-    if cfg.MODEL.BACKBONE.FEAT_DIM or method_of(cfg) is not HostMethod:
-        return cfg
-    asked = with_value(cfg, "MODEL.BACKBONE.PRETRAIN", False)
-    try:
-        with torch.random.fork_rng(devices=()):
-            width = _feature_width(asked, build_backbone(asked), torch.device("cpu"))
-    except RuntimeError as error:
-        raise InputError(
-            f"MODEL.BACKBONE.FEAT_DIM is 0, but {cfg.MODEL.BACKBONE.NAME} cannot be asked for its width, give it: "
-            f"{first_line(error)}"
-        ) from error
-    return with_value(cfg, "MODEL.BACKBONE.FEAT_DIM", width)
-
-
-def check_feature_width(cfg, model: torch.nn.Module) -> None:
-    """Check `MODEL.BACKBONE.FEAT_DIM`, which the host takes on trust, against what the backbone gives."""
-    if not isinstance(model, Baseline):
-        return
-    width = _feature_width(cfg, model.backbone, model.device)
-    if width != cfg.MODEL.BACKBONE.FEAT_DIM:
-        raise InputError(
-            f"MODEL.BACKBONE.FEAT_DIM is {cfg.MODEL.BACKBONE.FEAT_DIM}, but {cfg.MODEL.BACKBONE.NAME} "
-            f"{cfg.MODEL.BACKBONE.DEPTH} gives {width}: set it to {width}"
-        )
-
-
-def _feature_width(cfg, backbone: torch.nn.Module, device: torch.device) -> int:
-    with inference_context(backbone), torch.no_grad():
-        return backbone(torch.zeros(1, 3, *cfg.INPUT.SIZE_TEST, device=device)).shape[1]
 
 
 def check_best_metric(cfg, sets: Iterable[EvaluationSet]) -> None:

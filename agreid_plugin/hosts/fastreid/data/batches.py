@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from agreid_plugin.data.collate import Sample, collate
-from agreid_plugin.data.workers import crashes_named
 from agreid_plugin.types import Batch
 
 HOST_KEYS = {
@@ -48,8 +47,7 @@ class DeviceLoader(DataLoader):
     With `progress` set to a word, one pass shows a bar of that name.
 
     Unlike the host's loader there is no thread of our own between the workers and the trainer, so an error in a
-    worker is raised in the trainer. The host's waits for ever: its thread dies without telling. A worker that dies is
-    told of with the file it was at.
+    worker is raised in the trainer. The host's waits for ever: its thread dies without telling.
     """
 
     def __init__(self, local_rank: int, **kwargs: Any):
@@ -59,17 +57,12 @@ class DeviceLoader(DataLoader):
         self.progress = ""
 
     def __iter__(self) -> Iterator[dict]:
-        batches = _with_crashes_named(super().__iter__())
+        batches = super().__iter__()
         if self.device.type != "cpu":
             batches = _copied_ahead(batches, self.device)
         if self.progress:  # a bar on terminals only
             batches = iter(tqdm(batches, self.progress, len(self), leave=False, unit="batch", disable=None))
         return batches
-
-
-def _with_crashes_named(batches: Iterator[dict]) -> Iterator[dict]:
-    with crashes_named():
-        yield from batches
 
 
 def _visible(local_rank: int) -> int:

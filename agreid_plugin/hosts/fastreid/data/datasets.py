@@ -202,9 +202,18 @@ def make_missing(cfg) -> None:
     wanted = cfg.DATASETS.AGSYNTH
     on_demand.make_missing(
         dataset_root(cfg),
-        {dataset_of(name) for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)},
+        _sources(cfg),
         ids=wanted.IDS,
         images_per_id=wanted.IMAGES_PER_ID,
         size=wanted.SIZE,
         seed=wanted.SEED,
     )
+
+
+def is_made_first(cfg) -> bool:
+    """Return whether `make_missing` has something to make."""
+    return bool(cfg.DATASETS.AGSYNTH.IDS) and on_demand.is_missing(dataset_root(cfg), _sources(cfg))
+
+
+def _sources(cfg) -> set[str]:
+    return {dataset_of(name) for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)}

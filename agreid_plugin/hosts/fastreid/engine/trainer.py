@@ -11,15 +11,13 @@ from fastreid.engine import hooks
 from fastreid.evaluation import inference_on_dataset
 from fastreid.utils import comm
 
-from agreid_plugin.data.workers import crashes_named
 from agreid_plugin.engine.checkpoints import surviving_the_disk
 from agreid_plugin.engine.label_checks import check_test_labels, check_training_labels
 from agreid_plugin.engine.report import PRINTED
 from agreid_plugin.evaluation import format_table, save_results
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validation
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.hosts.fastreid.config import checks
-from agreid_plugin.hosts.fastreid.config.checks import best_metric, check_best_metric
+from agreid_plugin.hosts.fastreid.config.checks import best_metric
 from agreid_plugin.hosts.fastreid.config.loading import with_value
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import ImagesThenCaptions
@@ -36,7 +34,8 @@ from agreid_plugin.hosts.fastreid.engine.observers import (
     has_experts,
 )
 from agreid_plugin.hosts.fastreid.engine.writers import JSONWriter, ProgressWriter, TensorboardWriter
-from agreid_plugin.hosts.fastreid.models.base import method_of, set_chunk
+from agreid_plugin.hosts.fastreid.models.base import method_of
+from agreid_plugin.hosts.fastreid.models.build import build_model
 from agreid_plugin.inference.weights import load_weights
 
 _logger = logging.getLogger("fastreid.train")
@@ -50,10 +49,7 @@ class Trainer(ResumableTrainer):
     _began = False
 
     def __init__(self, cfg):
-        checks.check_config(cfg)
-        # what is wrong with them is better known now than after the first epochs
         self.test_sets = [add_validation(test_set) for test_set in test_sets(cfg)]
-        check_best_metric(cfg, self.test_sets)
         super().__init__(cfg)
         self.warmup_iters = solver.warmup_iterations(cfg, self.iters_per_epoch)
         note = solver.warmup_note(cfg, self.iters_per_epoch)
@@ -68,18 +64,14 @@ class Trainer(ResumableTrainer):
 
     @classmethod
     def build_train_loader(cls, cfg):
-        """Build the training loader, after checking that its batches can be filled."""
-        loader = loaders.build_train_loader(cfg)
-        checks.check_batches(cfg, len(loader.dataset), loader.dataset.num_classes, comm.get_world_size())
-        return loader
+        """Build the training loader."""
+        return loaders.build_train_loader(cfg)
 
     @classmethod
     def build_model(cls, cfg):
-        """Build the model, the width of its features asked for or checked."""
-        cfg = checks.with_feature_width(cfg)
-        model = super().build_model(cfg)
-        checks.check_feature_width(cfg, model)
-        set_chunk(cfg, model)
+        """Build the model and log it."""
+        model = build_model(cfg)
+        _logger.info("Model:\n%s", model)
         return model
 
     @classmethod
@@ -210,10 +202,7 @@ class Trainer(ResumableTrainer):
             super().after_train()
 
     def train(self):
-        """Train from `start_epoch` on; returns the last evaluation's results.
-
-        A data worker that dies meanwhile, in a step or between two, is told of with the file it was at.
-        """
+        """Train from `start_epoch` on; returns the last evaluation's results."""
         if self.start_epoch >= self.max_epoch:
             _logger.info(
                 "nothing left to train: epoch %d of %d is done; raise SOLVER.MAX_EPOCH to go on",
@@ -221,6 +210,5 @@ class Trainer(ResumableTrainer):
                 self.max_epoch,
             )
             return None
-        with crashes_named():
-            self.run()
+        self.run()
         return getattr(self, "_last_eval_results", None)

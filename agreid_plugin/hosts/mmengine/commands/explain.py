@@ -30,7 +30,7 @@ from agreid_plugin.hosts.mmengine.config.loading import (
     type_name,
 )
 from agreid_plugin.hosts.mmengine.data.datasets import ReIDDataset
-from agreid_plugin.hosts.mmengine.engine.run import configured_comparison
+from agreid_plugin.hosts.mmengine.host import comparison
 from agreid_plugin.hosts.mmengine.inference import Pipeline, test_images
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.models.build import schema_of
@@ -160,7 +160,7 @@ def _test_rows(cfg: Config) -> Iterator[Row]:
             sides = select(protocol, test_set.dataset)
             yield str(protocol), f"{len(sides.query):,} queries, {len(sides.gallery):,} gallery images"
     if cfg.get("test_evaluator"):
-        yield "compared by", f"{configured_comparison(cfg).metric} distance"
+        yield "compared by", f"{comparison(cfg).metric} distance"
 
 
 def _datasets(loader: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
 from agreid_plugin.hosts.mmengine.config.loading import each_dict, load_config, type_name
 from agreid_plugin.hosts.mmengine.data.datasets import ReIDDataset
-from agreid_plugin.hosts.mmengine.engine.run import configured_comparison
+from agreid_plugin.hosts.mmengine.host import comparison
 from agreid_plugin.hosts.mmengine.registry import DATASETS
 
 
@@ -29,4 +29,4 @@ def test_sets_of(config: str | Path, overrides: Sequence[str]) -> list[Evaluatio
 
 def comparison_of(config: str | Path, overrides: Sequence[str]) -> RankingOptions:
     """Return how the configuration wants features compared."""
-    return configured_comparison(load_config(config, overrides))
+    return comparison(load_config(config, overrides))

@@ -1,39 +1,19 @@
-"""What mmengine needs of several processes: the launcher's name, its own keys, and batches that can be filled."""
+"""Several processes in mmengine: the step that each is at, and batches that can be filled."""
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from agreid_plugin.engine.checks import report_full_disk
-from agreid_plugin.engine.distributed import launch
-from agreid_plugin.engine.distributed.environment import NONE, PYTORCH
 from agreid_plugin.engine.distributed.process_group import at_step
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.loading import type_name
 from agreid_plugin.hosts.mmengine.data.samplers import PER_IDENTITY, IdentitySampler, ViewBalancedIdentitySampler
 
 OURS = (IdentitySampler.__name__, ViewBalancedIdentitySampler.__name__)
-
-
-def launch_runner(main: Callable[[Namespace, str], None], args: Namespace, cfg: Config) -> None:
-    """Run `main(args, launcher)` in every process that the arguments ask for, or a launcher has started."""
-    keys = (cfg.get("env_cfg") or {}).get("dist_cfg") or {}
-    backend = keys.get("backend") if torch.cuda.is_available() else None
-    launch.launch(_process, (main, args, cfg.work_dir), args, keys.get("timeout"), backend)
-
-
-def _process(main: Callable[[Namespace, str], None], args: Namespace, folder: str) -> None:
-    with report_full_disk(Path(folder)):
-        main(args, PYTORCH if dist.is_initialized() else NONE)  # the runner finds the group made
 
 
 class StepTold(Hook):

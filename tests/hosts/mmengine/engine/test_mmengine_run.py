@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,11 @@ import torch
 import yaml
 from conftest import assert_one_line
 
+from agreid_plugin.engine.run import Request
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features
+from agreid_plugin.hosts.mmengine import host
 from agreid_plugin.hosts.mmengine.config.loading import load_config
-from agreid_plugin.hosts.mmengine.engine import run
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 
 AVERAGED = 'custom_hooks.append(dict(type="EMAHook", momentum=0.5))\n'
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_one_line(fastreid_command, tiny_py, tmp_path, change, 
 
 
 def test_mixed_precision_without_a_gpu(fastreid_command, tiny_py, monkeypatch, tmp_path):
-    monkeypatch.setattr(run, "get_device", lambda: "cpu")
+    monkeypatch.setattr(host, "get_device", lambda: "cpu")
     train = ["train", "--config", tiny_py, "--output", tmp_path / "run", "optim_wrapper.type"]
     outcome = fastreid_command(*train, "mmengine.AmpOptimWrapper")
     assert_one_line(outcome, "AmpOptimWrapper needs a GPU", "optim_wrapper.type agreid_plugin.AmpOptimWrapper")
@@ -235,7 +235,7 @@ def test_a_metric_made_of_ours_heeds_the_options(tiny_py):
     for kind in (made, MultiProtocolMetric, "agreid_plugin.MultiProtocolMetric", "MultiProtocolMetric"):
         cfg = load_config(tiny_py)
         cfg.test_evaluator = [{"type": "mmengine.DumpResults", "out_file_path": "x.pkl"}, {"type": kind}]
-        assert [part["type"] for part in run._own_metrics(cfg)] == [kind]
+        assert [part["type"] for part in host._own_metrics(cfg)] == [kind]
 
 
 def test_two_processes(fastreid_command, tiny_py, tmp_path):
@@ -288,10 +288,10 @@ def test_a_checkpoint_goes_from_host_to_host(fastreid_command, tiny_py, tmp_path
 def test_a_checkpoint_is_evaluated_with_the_activation_it_was_trained_with(tiny_py):
     towers = {"name": "ViT-B-16", "pretrained": "gone.pt", "quick_gelu": "yes"}
     overrides = ["model.clip", str(towers), "model.backbone.vit.pretrained", "gone.pth"]
-    asked = {"output": None, "weights": "w.pth", "protocols": None, "rerank": False}
-    model = run._for_evaluation(Namespace(config_file=tiny_py, overrides=overrides, **asked)).model
+    request = Request(tiny_py, overrides, eval_only=True, weights="w.pth")
+    model = host.resolve(host.read(request)).model
     assert model.clip == {**towers, "pretrained": None}
     assert model.backbone.vit.pretrained is None
     overrides[1] = str({**towers, "quick_gelu": "auto"})
     with pytest.raises(InputError, match=r"gone.pt is not there to tell which activation"):
-        run._for_evaluation(Namespace(config_file=tiny_py, overrides=overrides, **asked))
+        host.resolve(host.read(request))
