@@ -8,34 +8,30 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
-from agreid_plugin.cli import (
-    ablate,
-    convert,
-    data,
-    doctor,
-    explain,
-    export,
-    extract,
-    index,
-    listing,
-    report,
-    runs,
-    search,
-    visualize,
-)
 from agreid_plugin.errors import InputError, RunError, Stopped, did_you_mean
 from agreid_plugin.host import input_error_in
 from agreid_plugin.trust import trust
 from agreid_plugin.version import __version__
 
-COMMANDS = (
-    *(runs, extract, index, search, visualize, export, explain, ablate, report, convert, data),
-    *(listing, doctor),
-)
-"""Modules that each add their sub-commands with `add_to(subparsers)`."""
-
+COMMANDS = {
+    "runs": ("train", "eval"),
+    "extract": ("extract",),
+    "index": ("index",),
+    "search": ("search",),
+    "visualize": ("visualize",),
+    "export": ("export",),
+    "explain": ("explain",),
+    "ablate": ("ablate",),
+    "report": ("report",),
+    "convert": ("convert",),
+    "data": ("data",),
+    "listing": ("list",),
+    "doctor": ("doctor",),
+}
+"""Module of `agreid_plugin.cli` -> sub-commands that its `add_to(subparsers)` adds."""
 
 HELP_WIDTH = 100
 
@@ -67,8 +63,8 @@ class OneLineParser(argparse.ArgumentParser):
             )
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of the whole command."""
+def build_parser(command: str = "") -> argparse.ArgumentParser:
+    """Build the parser of one sub-command, or of all where it is none of them; only their modules are imported."""
     parser = OneLineParser(
         prog="fastreid",
         description="Train, evaluate and inspect (aerial-ground) person re-identification models.",
@@ -76,15 +72,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"agreid-plugin {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in COMMANDS:
-        module.add_to(subparsers)
+    modules = [module for module, commands in COMMANDS.items() if command in commands]
+    for module in modules or COMMANDS:
+        import_module(f"agreid_plugin.cli.{module}").add_to(subparsers)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     try:
-        args = build_parser().parse_args(argv)
+        command = next(iter(sys.argv[1:] if argv is None else argv), "")
+        args = build_parser(command).parse_args(argv)
         trust(getattr(args, "trust_checkpoint", False))
         return args.run(args) or 0
     except BrokenPipeError:  # `fastreid list | head` has read enough

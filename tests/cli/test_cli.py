@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import assert_one_line
 
-from agreid_plugin.cli.main import build_parser
+from agreid_plugin.cli.main import COMMANDS, build_parser
 from agreid_plugin.errors import InputError
 from agreid_plugin.host import input_error_in
 
@@ -74,6 +74,17 @@ def test_arguments_that_make_no_sense(fastreid_command, argv, words):
 
 def test_evaluation_without_weights(fastreid_command, config_file):
     assert_one_line(fastreid_command("eval", "--config", config_file), "weight file", "--weights")
+
+
+def test_a_command_builds_its_own_parser_and_an_unknown_one_all():
+    def commands(word: str) -> list[str]:
+        return list(next(a for a in build_parser(word)._subparsers._group_actions).choices)
+
+    every = [command for added in COMMANDS.values() for command in added]
+    assert commands("") == commands("trian") == commands("--help") == every
+    for added in COMMANDS.values():
+        for command in added:
+            assert commands(command) == list(added)
 
 
 def test_help_of_every_command_has_text():
