@@ -70,7 +70,7 @@ def extracted(extractor: Extractor, tested: EvaluationSet) -> FeatureSet:
     if tested.has_text:
         captions = [caption for record in tested.records for caption in record.captions]
         by_key |= dict(enumerate(extractor.texts(captions)))
-    method = extractor.encoder.method
+    method = extractor.model.method
     return tested.feature_set(by_key, "" if method is None else method.view_source)
 
 

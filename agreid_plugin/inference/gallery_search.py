@@ -65,7 +65,7 @@ def image_queries(extractor: Extractor, images: Sequence[str], view: str | None 
     if bad := [path for part in parts for path in part.bad]:
         raise InputError(f"{listed(bad)}: name other images to look for")
     vectors = np.concatenate([part.features for part in parts])
-    method = extractor.encoder.method
+    method = extractor.model.method
     guessed = view is None and method is not None and method.view_source == "given"
     seen = [(path in part.frames, each) for part in parts for path, each in zip(part.paths, part.views, strict=True)]
     notes = [tuple(_image_notes(frame, each if guessed else None)) for frame, each in seen]
@@ -82,7 +82,7 @@ def _image_notes(is_frame: bool, guess: View | None) -> Iterator[str]:
 
 def text_queries(extractor: Extractor, sentences: Sequence[str]) -> Queries:
     """Return sentences as queries."""
-    vectors, tokenize = extractor.texts(sentences), extractor.encoder.tokenizer
+    vectors, tokenize = extractor.texts(sentences), extractor.model.tokenizer
     return Queries(sentences, vectors, [_notes(tokenize, cleaned(sentence)) for sentence in sentences])
 
 
@@ -154,7 +154,7 @@ def gallery_of(
 
 def check_view_filter(extractor: Extractor) -> None:
     """Refuse to keep images of one view that nobody can tell."""
-    if not extractor.encoder.predicts_views:
+    if not extractor.model.predicts_views:
         raise InputError(f"--view needs a model that learned to tell views: {TELLS_VIEWS}")
 
 

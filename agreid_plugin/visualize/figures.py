@@ -16,7 +16,6 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet, load_features
 from agreid_plugin.evaluation.rank_lists import RankList, build_rank_lists, choose_queries
 from agreid_plugin.evaluation.ranking_options import RankingOptions
-from agreid_plugin.inference.encoder import load_untrained
 from agreid_plugin.inference.evaluation_sets import Tested, examples, extracted
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.types import UNKNOWN, Record, view_of, view_word
@@ -59,7 +58,7 @@ class Subject:
     @property
     def name(self) -> str:
         """The name of the model."""
-        return "features" if self.extractor is None else self.extractor.encoder.settings.name
+        return "features" if self.extractor is None else self.extractor.settings.name
 
     def examples(self, count: int, seed: int) -> list[Record]:
         """Choose images to look at."""
@@ -158,7 +157,7 @@ def load_other_features(
     if other.endswith(".npz"):
         return load_features(other)
     if other == UNTRAINED:
-        return extracted(Extractor(load_untrained(subject.extractor.encoder, config, overrides)), subject.test_set)
+        return extracted(subject.extractor.make_untrained(config, overrides), subject.test_set)
     return extracted(Extractor.from_config(config, other, device=device, overrides=overrides), subject.test_set)
 
 

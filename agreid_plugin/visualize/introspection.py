@@ -33,9 +33,9 @@ def compute_expert_usage(extractor: Extractor, records: Sequence[Record]) -> lis
     Raises:
         InputError: the model has no experts.
     """
-    counter = UsageCounter(extractor.encoder.model, training=False)
+    counter = UsageCounter(extractor.model.network, training=False)
     if not counter.start():
-        raise InputError(f"{extractor.encoder.settings.name} has no experts; ViSA, SVPR-ReID and TAG-CLIP have")
+        raise InputError(f"{extractor.settings.name} has no experts; ViSA, SVPR-ReID and TAG-CLIP have")
     by_place: dict[tuple[int, int], list[Record]] = {}
     for record in records:
         by_place.setdefault((view_label(record.view), record.camera), []).append(record)
@@ -83,10 +83,10 @@ def find_chosen_patches(extractor: Extractor, records: Sequence[Record]) -> list
     Raises:
         InputError: the model chooses no patches, or is no transformer of ours.
     """
-    model = extractor.encoder.model
+    model = extractor.model.network
     chooser = next((module for module in model.modules() if isinstance(module, PatchChooser)), None)
     if chooser is None:
-        name = extractor.encoder.settings.name
+        name = extractor.settings.name
         raise InputError(f"{name} chooses no patches: ViSA's DLFM does, and SVPR-ReID's refinement")
     grid, found, views = tuple(_find_transformer(extractor, "patches").grid), [], []
 
@@ -134,11 +134,10 @@ def _record_attention(tower: VisionTransformer | ImageTower, rows: list[Tensor])
 @torch.no_grad()
 def _run_one_by_one(extractor: Extractor, records: Iterable[Record]) -> Iterator[tuple[Record, np.ndarray]]:
     """Run the model on single images, mirrored ones last, and give each with its pixels, (H, W, 3)."""
-    encoder = extractor.encoder
     for record in records:
         picture = as_picture(record)
-        image = encoder.settings.transform(picture.read())
-        encoder.embed_images(batch_of([picture], [image]))
+        image = extractor.settings.transform(picture.read())
+        extractor.embed_images(batch_of([picture], [image]))
         yield record, image.clamp(0, 255).byte().movedim(0, -1).numpy()
 
 
@@ -154,9 +153,9 @@ def _hook_modules(hooks: Iterable[tuple[nn.Module, Hook]]) -> Iterator[None]:
 
 def _find_transformer(extractor: Extractor, shown: str) -> VisionTransformer | ImageTower:
     """Return the model's transformer, or say what of it cannot be shown."""
-    modules = extractor.encoder.model.modules()
+    modules = extractor.model.network.modules()
     tower = next((each for each in modules if isinstance(each, VisionTransformer | ImageTower)), None)
     if tower is None:
-        name = extractor.encoder.settings.name
+        name = extractor.settings.name
         raise InputError(f"{name} has no vision transformer of ours, whose {shown} could be shown")
     return tower

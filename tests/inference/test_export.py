@@ -114,7 +114,7 @@ def test_the_text_tower_of_tag_clip(fastreid_command, tmp_path):
     assert "8 sentences" in outcome.out
     extractor, exported = Extractor.from_config(config, weights), ExportedModel(tmp_path / "words.onnx")
     sentences = ["a man in red", "someone"] * 4
-    tokens = np.stack([extractor.encoder.tokenizer(sentence) for sentence in sentences])
+    tokens = np.stack([extractor.model.tokenizer(sentence) for sentence in sentences])
     np.testing.assert_allclose(exported.embed_tokens(tokens), extractor.texts(sentences), atol=1e-4)
     outcome = fastreid_command("export", *common, "--format", "torchscript", "--out", tmp_path / "words.torchscript")
     assert outcome.code == 0, outcome.err

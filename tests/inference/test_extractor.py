@@ -23,7 +23,6 @@ from agreid_plugin.data.images import read_image
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.inference.encoder import load_untrained
 from agreid_plugin.inference.extractor import format_frames
 from agreid_plugin.types import View
 
@@ -183,7 +182,7 @@ def test_a_maker_is_that_of_weights_and_settings(made, visa, tmp_path):
     torch.save(stored, tmp_path / "other.pth")
     assert maker(tmp_path / "other.pth") != visa.maker
     assert maker(made / "visa.pth", "MODEL.VIEW", "predicted") != visa.maker
-    untrained = [load_untrained(visa.encoder, made / "visa.yml", seed=seed).settings.maker for seed in (0, 1)]
+    untrained = [visa.make_untrained(made / "visa.yml", seed=seed).maker for seed in (0, 1)]
     assert len({*untrained, visa.maker}) == 3
 
 
@@ -236,7 +235,7 @@ def test_sentences_and_images_of_one_model_of_mmengine(paths, tmp_path):
     extractor = Extractor.from_config(config, tmp_path / "tag_clip.pth")
     sentences = ["A man in red.", "a woman"]
     with torch.no_grad():
-        tokens = torch.stack([extractor.encoder.tokenizer(sentence) for sentence in ("a man in red", "a woman")])
+        tokens = torch.stack([extractor.model.tokenizer(sentence) for sentence in ("a man in red", "a woman")])
         wanted = method.method.encode_texts(tokens).embedding
     np.testing.assert_allclose(extractor.texts(sentences), wanted, atol=1e-5)
     np.testing.assert_allclose(extractor.texts(sentences[1]), wanted[1:], atol=1e-5)

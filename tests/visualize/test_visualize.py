@@ -70,9 +70,9 @@ def model(folder: Path) -> tuple[object, ...]:
 @torch.no_grad()
 def outputs_of(folder: Path, path: str, view: str):
     """What the model makes of one image, without the code of the pictures."""
-    encoder = Extractor.from_config(folder / "config.yaml", folder / "model_final.pth").encoder
-    image = encoder.settings.transform(read_image(path)).unsqueeze(0)
-    return encoder, encoder.method.infer({"images": image, "views": torch.tensor([View[view.upper()]])})
+    model = Extractor.from_config(folder / "config.yaml", folder / "model_final.pth").model
+    image = model.settings.transform(read_image(path)).unsqueeze(0)
+    return model, model.method.infer({"images": image, "views": torch.tensor([View[view.upper()]])})
 
 
 @pytest.mark.parametrize("name", visualize.EXAMPLES)

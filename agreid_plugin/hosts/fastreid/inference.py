@@ -1,4 +1,4 @@
-"""Models of the host as makers of features."""
+"""Feature extraction with models of fast-reid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
 from agreid_plugin.hosts.fastreid.models.build import build_for_inference
 from agreid_plugin.hosts.fastreid.models.clip import with_activation
-from agreid_plugin.inference.encoder import Encoder, Settings, maker_of
+from agreid_plugin.inference.extractor import ExtractionModel, Settings, maker_of
 from agreid_plugin.inference.weights import load_weights, require_weights
 from agreid_plugin.types import Batch
 
@@ -24,34 +24,37 @@ IRRELEVANT = ("WEIGHTS", "DEVICE", "LOSSES")
 """Keys of MODEL that change no feature, or that the content of the weight file stands for."""
 
 
-class HostEncoder(Encoder):
-    """A model of the host's.
+class HostModel(ExtractionModel):
+    """A model of fast-reid, or a method of ours as one.
 
     Args:
-        model: the model.
+        network: the model.
         settings: how it is run.
         left_out: names of its tensors that the weight file has nothing for.
     """
 
-    def __init__(self, model: nn.Module, settings: Settings, left_out: Sequence[str]):
-        super().__init__(settings, model if isinstance(model, HostMethod) else None, left_out)
-        self.model = model.eval()
+    def __init__(self, network: nn.Module, settings: Settings, left_out: Sequence[str] = ()):
+        super().__init__(network, settings, network if isinstance(network, HostMethod) else None, left_out)
 
-    def _infer(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    def infer(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Return features, and predicted views, of images or of sentences."""
         if batch.images is None:
             batch = batch.with_(images=torch.empty(0, 3, 1, 1, device=self.settings.device))
         if self.method is None:
             own = batch.with_(images=batch.images.clone())  # other packages' may normalize in place
-            return self.model(to_host(own)), None
+            return self.network(to_host(own)), None
         outputs = self.method.infer(to_host(batch))
         return self.method.embed(outputs), None if batch.tokens is not None else self.method.predicted_views(outputs)
 
-    def _normalized(self, batch: Batch) -> Batch:
+    def normalize(self, batch: Batch) -> Batch:
+        """Return images as the method takes them."""
         return self.method.normalized(to_host(batch))
 
 
-def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str], device: str | None) -> Encoder:
-    """Build the model of a configuration with the weights of its checkpoint; see `hosts.encoder.load_encoder`."""
+def load_model(
+    config: str | Path, weights: str | Path | None, overrides: Sequence[str], device: str | None
+) -> HostModel:
+    """Build the model of a configuration with the weights of its checkpoint; see `Extractor.from_config`."""
     cfg = _configured(config, weights, overrides, device)
     model = build_for_inference(cfg)
     left_out = load_weights(model, cfg.MODEL.WEIGHTS)
@@ -63,11 +66,11 @@ def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str
         batch_size=cfg.TEST.IMS_PER_BATCH,
         flip=cfg.TEST.FLIP.ENABLED,
     )
-    return HostEncoder(model, settings, left_out)
+    return HostModel(model, settings, left_out)
 
 
-def build(config: str | Path, overrides: Sequence[str]) -> nn.Module:
-    """Build the model of a configuration without any weights; see `hosts.encoder.load_untrained`."""
+def build_network(config: str | Path, overrides: Sequence[str]) -> nn.Module:
+    """Build the model of a configuration without any weights; see `Extractor.make_untrained`."""
     cfg = load_config(config, overrides)
     cfg.MODEL.BACKBONE.PRETRAIN = False
     cfg.MODEL.DEVICE = "cpu"
@@ -80,7 +83,7 @@ def _configured(config: str | Path, weights: str | Path | None, overrides: Seque
     cfg.MODEL.WEIGHTS = str(weights or cfg.MODEL.WEIGHTS)
     cfg.MODEL.DEVICE = device or cfg.MODEL.DEVICE
     use_cpu_without_gpu(cfg)
-    checks.check_config(cfg)
+    checks.check_model(cfg)
     require_weights(cfg.MODEL.WEIGHTS)
     return with_activation(with_attributes(cfg))
 

@@ -1,4 +1,4 @@
-"""Models of the host as makers of features."""
+"""Feature extraction with models of mmengine."""
 
 from __future__ import annotations
 
@@ -28,33 +28,36 @@ from agreid_plugin.hosts.mmengine.config.loading import (
 )
 from agreid_plugin.hosts.mmengine.data.transforms import ReadImage
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
-from agreid_plugin.inference.encoder import Encoder, Settings, maker_of
+from agreid_plugin.inference.extractor import ExtractionModel, Settings, maker_of
 from agreid_plugin.inference.weights import load_weights, require_weights
 from agreid_plugin.types import Batch
 
+USED = ("model", "test_dataloader")
+"""Keys of a configuration that extraction goes by."""
 BATCH = 64  # images, where the configuration has no loader that says it
 
 
-class HostEncoder(Encoder):
-    """A model of ours in the host.
+class HostModel(ExtractionModel):
+    """A model of ours in mmengine.
 
     Args:
-        model: the model.
+        network: the model.
         settings: how it is run.
         left_out: names of its tensors that the weight file has nothing for.
     """
 
-    def __init__(self, model: ReIDModel, settings: Settings, left_out: Sequence[str]):
-        super().__init__(settings, model.method, left_out)
-        self.model = model.to(settings.device).eval()
+    def __init__(self, network: ReIDModel, settings: Settings, left_out: Sequence[str] = ()):
+        super().__init__(network, settings, network.method, left_out)
 
-    def _infer(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    def infer(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Return features, and predicted views, of images or of sentences."""
         sentences = batch.images is None
-        outputs = self.method((batch if sentences else self._normalized(batch)).only(self.method.inference_inputs))
+        outputs = self.method((batch if sentences else self.normalize(batch)).only(self.method.inference_inputs))
         return self.method.embed(outputs), None if sentences else self.method.predicted_views(outputs)
 
-    def _normalized(self, batch: Batch) -> Batch:
-        return batch.with_(images=self.model.data_preprocessor({"inputs": batch.images})["inputs"])
+    def normalize(self, batch: Batch) -> Batch:
+        """Return images as the method takes them."""
+        return batch.with_(images=self.network.data_preprocessor({"inputs": batch.images})["inputs"])
 
 
 class Pipeline:
@@ -77,9 +80,11 @@ class Pipeline:
         return self._rest({"img": image, "img_path": "", "img_shape": shape, "ori_shape": shape})["inputs"]
 
 
-def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str], device: str | None) -> Encoder:
-    """Build the model of a configuration with the weights of its checkpoint; see `hosts.encoder.load_encoder`."""
-    cfg = load_config(config, overrides)
+def load_model(
+    config: str | Path, weights: str | Path | None, overrides: Sequence[str], device: str | None
+) -> HostModel:
+    """Build the model of a configuration with the weights of its checkpoint; see `Extractor.from_config`."""
+    cfg = load_config(config, overrides, USED)
     weights = weights or cfg.get("load_from")
     require_weights(weights)
     require_model(cfg)
@@ -98,12 +103,12 @@ def load(config: str | Path, weights: str | Path | None, overrides: Sequence[str
         batch_size=batch,
         view_key="model.view",
     )
-    return HostEncoder(model, settings, load_weights(model, weights))
+    return HostModel(model, settings, load_weights(model, weights))
 
 
-def build(config: str | Path, overrides: Sequence[str]) -> ReIDModel:
-    """Build the model of a configuration without any weights; see `hosts.encoder.load_untrained`."""
-    cfg = load_config(config, overrides)
+def build_network(config: str | Path, overrides: Sequence[str]) -> ReIDModel:
+    """Build the model of a configuration without any weights; see `Extractor.make_untrained`."""
+    cfg = load_config(config, overrides, USED)
     scope = cfg.get("default_scope")
     with BuildErrors(), DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
         return MODELS.build(without_pretrained(cfg.model))

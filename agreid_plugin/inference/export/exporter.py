@@ -174,14 +174,14 @@ def image_sample(extractor: Extractor, view: str, pictures: Pictures) -> Sample:
         pictures: images of both views.
     """
     images, views = pictures
-    predicts = extractor.encoder.predicts_views
+    predicts = extractor.model.predicts_views
     views = [None if view == "predicted" or (predicts and place % 3 == 0) else word for place, word in enumerate(views)]
     return Sample("images", extractor(images, views), lambda model: model(images, views))
 
 
 def sentence_sample(extractor: Extractor) -> Sample:
     """Return sentences of several lengths with the model's features of them."""
-    features, tokenize = extractor.texts(SENTENCES), extractor.encoder.tokenizer
+    features, tokenize = extractor.texts(SENTENCES), extractor.model.tokenizer
     tokens = torch.stack([tokenize(cleaned(sentence)) for sentence in SENTENCES]).numpy()
     return Sample("sentences", features, lambda model: model.embed_tokens(tokens))
 

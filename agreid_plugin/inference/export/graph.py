@@ -18,8 +18,7 @@ from agreid_plugin.data.datasets.custom_records import VIEW_WORDS
 from agreid_plugin.deploy.metadata import INTERPOLATIONS, ModelMetadata
 from agreid_plugin.deploy.model import resize
 from agreid_plugin.errors import InputError
-from agreid_plugin.inference.encoder import LABELS, Encoder
-from agreid_plugin.inference.extractor import Extractor
+from agreid_plugin.inference.extractor import LABELS, ExtractionModel, Extractor
 from agreid_plugin.nn.traceable_experts import make_traceable
 from agreid_plugin.types import Batch, platform_label
 from agreid_plugin.version import __version__
@@ -28,7 +27,7 @@ TRACED = 3  # images in the batch that a graph is traced with: not 1, which broa
 
 
 class Graph(nn.Module):
-    """Raw inputs to features: the model of an encoder, which it copies, on the CPU and without branches.
+    """Raw inputs to features: the model of an extractor, which it copies, on the CPU and without branches.
 
     Attributes:
         metadata: the description that the file holds.
@@ -41,10 +40,12 @@ class Graph(nn.Module):
 
     def __init__(self, extractor: Extractor, tower: str = "image", view: str = "given"):
         super().__init__()
-        self._encoder = _make_fixed(extractor.encoder)
-        self.model, self._normalize = self._encoder.model, extractor.normalize
-        self._labels = _input_labels(self._encoder, view) if tower == "image" else ()
-        self._predicted = self._encoder.needs if tower == "image" and self._encoder.predicts_views else frozenset()
+        self._extraction = _make_fixed(extractor.model)
+        self.model, self._normalize = self._extraction.network, extractor.normalize
+        self._labels = _input_labels(self._extraction, view) if tower == "image" else ()
+        self._predicted = (
+            self._extraction.needs if tower == "image" and self._extraction.predicts_views else frozenset()
+        )
         self.metadata = _describe(extractor, tower, self._labels)
         self.eval()
         with torch.no_grad():
@@ -56,70 +57,70 @@ class Graph(nn.Module):
         if batch.images is not None:
             batch = batch.with_(images=batch.images.float())
         if self._predicted:
-            batch = self._encoder.labeled(batch, self._predicted)
-        features = self._encoder.features(batch)[0].float()
+            batch = self._extraction.predict_labels(batch, self._predicted)
+        features = self._extraction.embed(batch)[0].float()
         return F.normalize(features) if self._normalize else features
 
     def example(self) -> tuple[Tensor, ...]:
         """Return inputs to trace the graph with."""
         if self.metadata.tower == "text":
-            words = [self._encoder.tokenizer(words) for words in ("a man in red", "someone", "a woman with a bag")]
+            words = [self._extraction.tokenizer(words) for words in ("a man in red", "someone", "a woman with a bag")]
             return (torch.stack(words),)
         draw = torch.Generator().manual_seed(0)
         images = torch.randint(256, (TRACED, 3, *self.metadata.size), generator=draw, dtype=torch.uint8)
         return images, *(torch.arange(TRACED) % 2 for _ in self._labels)
 
 
-def _make_fixed(encoder: Encoder) -> Encoder:
-    """Return a copy of an encoder on the CPU whose graph does not depend on values."""
-    encoder = deepcopy(encoder)
-    encoder.model.cpu().eval().requires_grad_(False)
-    make_traceable(encoder.model)
-    return encoder
+def _make_fixed(model: ExtractionModel) -> ExtractionModel:
+    """Return a copy of a model on the CPU whose graph does not depend on values."""
+    model = deepcopy(model)
+    model.network.cpu().eval().requires_grad_(False)
+    make_traceable(model.network)
+    return model
 
 
-def _input_labels(encoder: Encoder, view: str) -> tuple[str, ...]:
+def _input_labels(model: ExtractionModel, view: str) -> tuple[str, ...]:
     """Return the labels of images that are inputs of the graph."""
-    if view == "given" or not encoder.needs:
-        return tuple(name for name in LABELS if name in encoder.needs)
-    if not encoder.predicts_views:
+    if view == "given" or not model.needs:
+        return tuple(name for name in LABELS if name in model.needs)
+    if not model.predicts_views:
         raise InputError(
-            f"--view predicted: {encoder.settings.name} needs views, and its weights have no view predictor (released "
+            f"--view predicted: {model.settings.name} needs views, and its weights have no view predictor (released "
             "files never had one); leave it out, and the file takes views as an input"
         )
     return ()
 
 
 def _describe(extractor: Extractor, tower: str, labels: tuple[str, ...]) -> ModelMetadata:
-    encoder = extractor.encoder
+    model = extractor.model
     common = {
         "package": __version__,
-        "method": encoder.settings.name,
-        "maker": encoder.settings.maker,
+        "method": model.settings.name,
+        "maker": model.settings.maker,
         "tower": tower,
         "width": 0,  # set from the graph
         "normalized": extractor.normalize,
     }
     if tower == "text":
-        return ModelMetadata(**common, inputs=("tokens",), text_length=encoder.tokenizer.length)
-    size, interpolation = _find_resizing(encoder)
-    source = "" if encoder.method is None else encoder.method.view_source
+        return ModelMetadata(**common, inputs=("tokens",), text_length=model.tokenizer.length)
+    size, interpolation = _find_resizing(model)
+    source = "" if model.method is None else model.method.view_source
     return ModelMetadata(
         **common,
         inputs=("images", *labels),
-        views=("given" if labels else "predicted") if encoder.needs else source,
-        unknown_views=bool(labels) and encoder.predicts_views,
+        views=("given" if labels else "predicted") if model.needs else source,
+        unknown_views=bool(labels) and model.predicts_views,
         labels={word: (int(view), platform_label(word)) for word, view in VIEW_WORDS.items()} if labels else {},
         size=size,
         interpolation=interpolation,
     )
 
 
-def _find_resizing(encoder: Encoder) -> tuple[tuple[int, int], str]:
+def _find_resizing(model: ExtractionModel) -> tuple[tuple[int, int], str]:
     """Find the size and the interpolation of PIL that test images are resized with."""
     noise = np.random.default_rng(0).integers(0, 256, (3, 97, 53, 3), dtype=np.uint8)
     pictures = [Image.fromarray(each[:rows]) for each, rows in zip(noise, (97, 41, 13), strict=True)]
-    expected = [encoder.settings.transform(picture).numpy() for picture in pictures]
+    expected = [model.settings.transform(picture).numpy() for picture in pictures]
     rows, columns = expected[0].shape[1:]
     for name in INTERPOLATIONS:
         found = [resize(picture, (rows, columns), name) for picture in pictures]

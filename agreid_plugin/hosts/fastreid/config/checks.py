@@ -29,30 +29,42 @@ VIT_DEPTHS = ("small", "base")
 
 def check_config(cfg) -> None:
     """Check what follows from the configuration only, without data or model."""
-    _check_names(cfg)
+    check_model(cfg)
+    _check_names(
+        (
+            ("DATASETS.NAMES", cfg.DATASETS.NAMES, DATASET_REGISTRY._obj_map),
+            ("DATASETS.TESTS", cfg.DATASETS.TESTS, DATASET_REGISTRY._obj_map),
+            ("DATASETS.BAD_IMAGES", [cfg.DATASETS.BAD_IMAGES], POLICIES),
+            ("DATALOADER.SAMPLER_TRAIN", [cfg.DATALOADER.SAMPLER_TRAIN], loaders.SAMPLERS),
+            ("SOLVER.OPT", [cfg.SOLVER.OPT], _optimizers()),
+            ("SOLVER.SCHED", [cfg.SOLVER.SCHED], SCHEDULES),
+            ("TEST.METRIC", [cfg.TEST.METRIC], METRICS),
+        )
+    )
     _check_datasets(cfg)
-    check_losses(cfg)
     check_pipeline(cfg.INPUT.PIPELINE)
-    check_text(cfg)
     check_solver(cfg)
     _check_numbers(cfg)
+
+
+def check_model(cfg) -> None:
+    """Check what a model is built from; no schedule and no dataset is looked at."""
+    _check_names(
+        (
+            ("MODEL.META_ARCHITECTURE", [cfg.MODEL.META_ARCHITECTURE], META_ARCH_REGISTRY._obj_map),
+            ("MODEL.BACKBONE.NAME", [cfg.MODEL.BACKBONE.NAME], BACKBONE_REGISTRY._obj_map),
+            ("MODEL.HEADS.NAME", [cfg.MODEL.HEADS.NAME], REID_HEADS_REGISTRY._obj_map),
+        )
+    )
+    check_losses(cfg)
+    check_text(cfg)
     _check_pretrained(cfg.MODEL.BACKBONE)
     _check_host_models(cfg)
 
 
-def _check_names(cfg) -> None:
-    for key, names, known in (
-        ("MODEL.META_ARCHITECTURE", [cfg.MODEL.META_ARCHITECTURE], META_ARCH_REGISTRY._obj_map),
-        ("MODEL.BACKBONE.NAME", [cfg.MODEL.BACKBONE.NAME], BACKBONE_REGISTRY._obj_map),
-        ("MODEL.HEADS.NAME", [cfg.MODEL.HEADS.NAME], REID_HEADS_REGISTRY._obj_map),
-        ("DATASETS.NAMES", cfg.DATASETS.NAMES, DATASET_REGISTRY._obj_map),
-        ("DATASETS.TESTS", cfg.DATASETS.TESTS, DATASET_REGISTRY._obj_map),
-        ("DATASETS.BAD_IMAGES", [cfg.DATASETS.BAD_IMAGES], POLICIES),
-        ("DATALOADER.SAMPLER_TRAIN", [cfg.DATALOADER.SAMPLER_TRAIN], loaders.SAMPLERS),
-        ("SOLVER.OPT", [cfg.SOLVER.OPT], _optimizers()),
-        ("SOLVER.SCHED", [cfg.SOLVER.SCHED], SCHEDULES),
-        ("TEST.METRIC", [cfg.TEST.METRIC], METRICS),
-    ):
+def _check_names(rows: Iterable[tuple[str, Sequence[str], Iterable[str]]]) -> None:
+    """Check values of keys, (key, values, known values) each."""
+    for key, names, known in rows:
         if isinstance(names, str):
             raise InputError(f'{key} takes a list, for example ("{names}",), got {names!r}')
         for name in names:
@@ -93,6 +105,11 @@ def _check_numbers(cfg) -> None:
     ):
         if value < 0:
             raise InputError(f"{key} is {value}; use 0 for {zero}")
+    if cfg.MODEL.META_ARCHITECTURE == "MoCo" and cfg.MODEL.QUEUE_SIZE % cfg.SOLVER.IMS_PER_BATCH:
+        raise InputError(
+            f"MoCo needs MODEL.QUEUE_SIZE ({cfg.MODEL.QUEUE_SIZE}) divisible by SOLVER.IMS_PER_BATCH "
+            f"({cfg.SOLVER.IMS_PER_BATCH})"
+        )
 
 
 def _check_pretrained(backbone) -> None:
@@ -114,11 +131,6 @@ def _check_host_models(cfg) -> None:
                 f"build_vit_backbone needs one image size: INPUT.SIZE_TRAIN is {list(cfg.INPUT.SIZE_TRAIN)}, "
                 f"INPUT.SIZE_TEST {list(cfg.INPUT.SIZE_TEST)}"
             )
-    if cfg.MODEL.META_ARCHITECTURE == "MoCo" and cfg.MODEL.QUEUE_SIZE % cfg.SOLVER.IMS_PER_BATCH:
-        raise InputError(
-            f"MoCo needs MODEL.QUEUE_SIZE ({cfg.MODEL.QUEUE_SIZE}) divisible by SOLVER.IMS_PER_BATCH "
-            f"({cfg.SOLVER.IMS_PER_BATCH})"
-        )
     if cfg.MODEL.META_ARCHITECTURE == "Distiller":
         _check_teachers(cfg)
 

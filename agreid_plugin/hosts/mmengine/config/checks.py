@@ -142,21 +142,26 @@ class Part:
         return {name: value for name, value in self.config.items() if name not in removed}
 
 
-def check_config(cfg: Config) -> None:
+def check_config(cfg: Config, keys: Collection[str]) -> None:
     """Refuse what cannot be built: unknown types and arguments, missing arguments, values of a wrong kind.
+
+    Args:
+        cfg: the configuration.
+        keys: keys at its top that count.
 
     Raises:
         InputError: one line with the place, the value and what is possible there.
     """
-    require_kinds("", Runner, {name: value for name, value in cfg.items() if value is not None})
-    _check_kinds("", cfg, EXTRA_RUNNER_KEYS)
-    _check_kinds("env_cfg.", cfg.get("env_cfg") or {}, ENVIRONMENT_KEYS)
+    chosen = {name: value for name, value in cfg.items() if name in keys}
+    require_kinds("", Runner, {name: value for name, value in chosen.items() if value is not None})
+    _check_kinds("", chosen, EXTRA_RUNNER_KEYS)
+    _check_kinds("env_cfg.", chosen.get("env_cfg") or {}, ENVIRONMENT_KEYS)
     for name in LOADERS:
-        _check_loader(name, cfg.get(name) or {})
-    _check_optimizer(cfg)
+        _check_loader(name, chosen.get(name) or {})
+    _check_optimizer(chosen.get("optim_wrapper") or {})
     scopes = default_scopes(cfg)
     for name in inspect.signature(Runner).parameters:
-        for part in find_parts(cfg.get(name), name, SLOTS.get(name), scopes):
+        for part in find_parts(chosen.get(name), name, SLOTS.get(name), scopes):
             _check_part(part)
 
 
@@ -283,8 +288,7 @@ def _check_loader(name: str, loader: Any) -> None:
             raise InputError(f"{name}.{key}={loader[key]!r} should be a dictionary with a type")
 
 
-def _check_optimizer(cfg: Config) -> None:
-    wrapper = cfg.get("optim_wrapper") or {}
+def _check_optimizer(wrapper: Any) -> None:
     if not isinstance(wrapper, Mapping):
         return
     optimizer = wrapper.get("optimizer")

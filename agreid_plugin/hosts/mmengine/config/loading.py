@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,13 @@ NEAR = 0.85
 """How alike a name at the top of a file and a key must be for a slip of the pen."""
 
 
-def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a configuration file with its bases, then the `KEY VALUE ...` overrides.
+def load_config(path: str | Path, overrides: Iterable[str] = (), keys: Collection[str] = KEYS) -> Config:
+    """Read a configuration file with its bases, then the `KEY VALUE ...` overrides, and check it.
+
+    Args:
+        path: the file.
+        overrides: keys and values by turns.
+        keys: keys at the top to check, all by default.
 
     Raises:
         InputError: a file that is missing or does not run, a misspelt key, an override that fits nowhere, or a value
@@ -45,7 +50,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     _check_keys(cfg, path)
     _override(cfg, list(overrides))
     with said_of(str(path)):
-        check_config(cfg)
+        check_config(cfg, keys)
     return cfg
 
 
