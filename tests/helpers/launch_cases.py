@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from agreid_plugin.data.atomic_write import whole_file
-from agreid_plugin.engine import run
 from agreid_plugin.engine.distributed import launch
 from agreid_plugin.engine.distributed.environment import LaunchOptions
 from agreid_plugin.engine.distributed.process_group import at_step, member
@@ -124,8 +123,9 @@ def as_a_task(rank: int, environment: dict[str, str], how: str, folder: str) -> 
     Path(folder, f"{rank}.outcome").write_text(outcome)
 
 
-def sleeping_training(training: run.Run) -> None:
+def sleeping_training(training) -> None:
     """fast-reid's training in one of two processes, the second of which sleeps at step 2."""
+    from agreid_plugin.engine import run
     from agreid_plugin.hosts.fastreid.engine import hooks
 
     told = hooks.StepTold.before_step
