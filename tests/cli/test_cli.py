@@ -116,7 +116,7 @@ def parts_of(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 
 
 def test_doctor_finds_a_sound_installation(fastreid_command):
-    outcome = fastreid_command("doctor")
+    outcome = fastreid_command("doctor", "--verbose")
     assert outcome.code == 0
     assert "FAIL" not in outcome.out
     assert "optimizer_without_flat_buffer" in outcome.out
