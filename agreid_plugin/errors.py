@@ -109,6 +109,13 @@ def require_within(name: str, value: float, low: float, high: float) -> float:
     return value
 
 
+def require_int(name: str, value: int, least: int = 1) -> int:
+    """Return a whole number, or refuse what is none or too small."""
+    if not isinstance(value, int) or value < least:
+        raise InputError(f"{name}={value!r} should be a whole number, {least} or more")
+    return value
+
+
 def require_known(kind: str, name: str, known: Iterable[str]) -> str:
     """Return a name that is among the known ones, or refuse it; see `unknown`."""
     known = list(known)

@@ -17,10 +17,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, require_int
 from agreid_plugin.losses import VIAL, identity_objectives
 from agreid_plugin.nn.bnneck import BNNeck
-from agreid_plugin.nn.size_checks import whole
 from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod
 
 
@@ -118,4 +117,4 @@ def _find_width(backbone: nn.Module, width: int | None) -> int:
     width = getattr(backbone, "width", None) if width is None else width
     if width is None:
         raise InputError(f"width=None, but {type(backbone).__name__} does not say how wide its features are")
-    return whole("width", width)
+    return require_int("width", width)

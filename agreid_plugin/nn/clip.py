@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.nn.module_lists import ModuleListOf
-from agreid_plugin.nn.module_types import ResidualBlock, Textual, Visual
+from agreid_plugin.nn.module_types import ModuleListOf, ResidualBlock, Textual, Visual
 
 SOT, EOT = 49406, 49407  # tokens that start and end a sentence
 SPECIAL_WORD = re.compile(r"<(?:start|end)_of_text>", re.IGNORECASE)

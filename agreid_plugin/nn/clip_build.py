@@ -5,16 +5,17 @@ Nothing is ever downloaded: towers start from random weights, `clip_weights.load
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from agreid_plugin.errors import InputError, require_known, unknown
+from agreid_plugin.errors import InputError, require_int, require_known, said_of, unknown
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, open_clip
 from agreid_plugin.nn.module_types import Visual
-from agreid_plugin.nn.size_checks import pair, patch_grid, whole
+from agreid_plugin.nn.vit import count_patches, to_pair
 
 VOCABULARY = 49408
 VISION_KEYS = {"image_size", "layers", "width", "head_width", "patch_size", "mlp_ratio"}
@@ -49,11 +50,11 @@ def build_clip(
     """
     plan = _plan(name)
     for key, value in shape.items():
-        whole(require_known("shape of a CLIP", key, SHAPE), value)
+        require_int(require_known("shape of a CLIP", key, SHAPE), value)
     vision, text = _vision(plan["vision_cfg"], shape, image_size), _text(plan["text_cfg"], shape, text_length)
     patch, embed_dim = vision["patch_size"], shape.get("embed_dim", plan["embed_dim"])
-    steps = pair("stride", patch if stride is None else stride)
-    patch_grid(vision["image_size"], patch, steps)
+    steps = to_pair("stride", patch if stride is None else stride)
+    count_patches(vision["image_size"], patch, steps)
     if max(steps) > patch:
         raise InputError(f"stride={stride!r} should be from 1 to the side of a patch, {patch}")
     quick_gelu = quick_gelu or plan.get("quick_gelu", False)
@@ -79,7 +80,7 @@ def _is_plain(plan: Mapping[str, Any]) -> bool:
 
 
 def _vision(plan: dict[str, Any], shape: Mapping[str, int], image_size: Sequence[int]) -> dict[str, Any]:
-    size = pair("image_size", image_size)
+    size = to_pair("image_size", image_size)
     width, patch = shape.get("width", plan["width"]), shape.get("patch_size", plan["patch_size"])
     heads = shape.get("heads", width // plan.get("head_width", 64))
     _require_heads("heads", heads, "width", width)
@@ -90,13 +91,13 @@ def _vision(plan: dict[str, Any], shape: Mapping[str, int], image_size: Sequence
 def _text(plan: dict[str, Any], shape: Mapping[str, int], length: int) -> dict[str, Any]:
     own = {key: shape.get(f"text_{key}", plan[key]) for key in ("width", "layers", "heads")}
     _require_heads("text_heads", own["heads"], "text_width", own["width"])
-    return plan | own | {"context_length": whole("text_length", length, least=2)}
+    return plan | own | {"context_length": require_int("text_length", length, least=2)}
 
 
 def _set_stride(visual: Visual, stride: tuple[int, int]) -> None:
     """Move the patches by another step, which open_clip has no setting for; positions are new where it changes them."""
     visual.conv1.stride = stride
-    visual.grid_size = patch_grid(visual.image_size, visual.patch_size[0], stride)
+    visual.grid_size = count_patches(visual.image_size, visual.patch_size[0], stride)
     old = visual.positional_embedding
     rows = 1 + visual.grid_size[0] * visual.grid_size[1]
     if len(old) != rows:
@@ -106,3 +107,50 @@ def _set_stride(visual: Visual, stride: tuple[int, int]) -> None:
 def _require_heads(name: str, heads: int, width_name: str, width: int) -> None:
     if heads < 1 or width % heads:
         raise InputError(f"{name}={heads} should divide {width_name}={width}: set {name}")
+
+
+def freeze(module: ImageTower | TextTower, parts: str | Sequence[str]) -> None:
+    """Switch off the gradients of parts of a tower.
+
+    Args:
+        module: the tower.
+        parts: one or several of `all` and, for the image tower, `stem` (what comes before the first block) and
+            `blocks:A-B` (the blocks A to B, both included, counted from 0).
+    """
+    for part in [parts] if isinstance(parts, str) else parts:
+        for frozen in _part(module, part):
+            frozen.requires_grad_(False)
+
+
+def freeze_named(clip: CLIP, names: Sequence[str], key: str = "freeze") -> None:
+    """Switch off the gradients of parts of both towers.
+
+    Args:
+        clip: the towers.
+        names: `text`, `image`, or a part of a tower as `image.stem`; see `freeze`.
+        key: what the user calls the names, for complaints.
+    """
+    towers: dict[str, ImageTower | TextTower] = {"image": clip.image, "text": clip.text}
+    for name in names:
+        tower, _, part = str(name).partition(".")
+        if tower not in towers:
+            raise unknown(key, name, ["image", "image.stem", "image.blocks:A-B", "text"])
+        with said_of(key):
+            freeze(towers[tower], part or "all")
+
+
+def _part(tower: ImageTower | TextTower, part: str) -> Sequence[nn.Module | nn.Parameter]:
+    blocks = re.fullmatch(r"blocks:(\d+)-(\d+)", part)
+    if part == "all":
+        return [tower]
+    if isinstance(tower, TextTower):
+        raise unknown("part of a text tower", part, ["all"])
+    if part == "stem":
+        visual = tower.visual
+        return [visual.conv1, visual.class_embedding, visual.positional_embedding, visual.ln_pre]
+    if not blocks:
+        raise unknown("part of an image tower", part, ["all", "stem", f"blocks:0-{tower.depth - 1}"])
+    first, last = map(int, blocks.groups())
+    if not first <= last < tower.depth:
+        raise InputError(f"part {part!r} should be within the tower's blocks, 0-{tower.depth - 1}")
+    return list(tower.blocks[first : last + 1])

@@ -20,9 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agreid_plugin.errors import InputError, first_line, require_known
-from agreid_plugin.nn.checkpoints import read_tensors, require_file
+from agreid_plugin.nn.checkpoints import is_script, read_tensors, require_file
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower
-from agreid_plugin.nn.torchscript_reader import is_script
 from agreid_plugin.nn.vit_weights import ONLY_SQUARE, Fit, listed, resize_grid
 
 ACTIVATIONS = ("auto", "yes", "no")

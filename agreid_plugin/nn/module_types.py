@@ -7,9 +7,32 @@ Shapes: P patches, C width of the image tower; L tokens, D width of the text tow
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
+
 from torch import Tensor, nn
 
-from agreid_plugin.nn.module_lists import ModuleListOf
+Kind = TypeVar("Kind", bound=nn.Module)
+
+if TYPE_CHECKING:
+
+    class ModuleListOf(nn.ModuleList, Generic[Kind]):
+        """An `nn.ModuleList` of modules of one kind."""
+
+        def __init__(self, modules: Iterable[Kind]): ...
+
+        @overload
+        def __getitem__(self, idx: slice) -> ModuleListOf[Kind]: ...
+
+        @overload
+        def __getitem__(self, idx: int) -> Kind: ...
+
+        def __getitem__(self, idx: int | slice) -> Kind | ModuleListOf[Kind]: ...
+
+        def __iter__(self) -> Iterator[Kind]: ...
+
+else:
+    ModuleListOf = nn.ModuleList
 
 
 class BlockMlp(nn.Module):

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from agreid_plugin.errors import InputError, require_known, require_within
+from agreid_plugin.errors import InputError, require_int, require_known, require_within
 from agreid_plugin.nn.attention import Block, draw_linear
-from agreid_plugin.nn.module_lists import ModuleListOf
-from agreid_plugin.nn.size_checks import pair, patch_grid, whole
+from agreid_plugin.nn.module_types import ModuleListOf
 
 Hook = Callable[[int, Tensor], Tensor]
 """Takes a block's number and all tokens (B, 1+T+N, D), and returns the tokens to go on with."""
@@ -82,12 +81,12 @@ class VisionTransformer(nn.Module):
         checkpointing: bool = False,
     ):
         super().__init__()
-        patch_size, self.image_size = whole("patch_size", patch_size), pair("image_size", image_size)
-        stride = pair("stride", patch_size if stride is None else stride)
-        self.grid = patch_grid(self.image_size, patch_size, stride)
+        patch_size, self.image_size = require_int("patch_size", patch_size), to_pair("image_size", image_size)
+        stride = to_pair("stride", patch_size if stride is None else stride)
+        self.grid = count_patches(self.image_size, patch_size, stride)
         self.num_patches = self.grid[0] * self.grid[1]
-        self.width, self.depth, self.heads = whole("width", width), whole("depth", depth), heads
-        self.extra_tokens = whole("extra_tokens", extra_tokens, least=0)
+        self.width, self.depth, self.heads = require_int("width", width), require_int("depth", depth), heads
+        self.extra_tokens = require_int("extra_tokens", extra_tokens, least=0)
         self.checkpointing = checkpointing
 
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
@@ -172,6 +171,22 @@ def build_vit(size: str, **arguments: Any) -> VisionTransformer:
     """
     shape = SIZES[require_known("ViT size", size, SIZES)]
     return VisionTransformer(**asdict(shape) | arguments)
+
+
+def to_pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    """Return (rows, columns) of one number for both or of two."""
+    both = tuple(value) if isinstance(value, Sequence) else (value, value)
+    if len(both) != 2 or not all(isinstance(number, int) and number > 0 for number in both):
+        raise InputError(f"{name}={value!r} should be two whole numbers above 0, rows and columns")
+    return both
+
+
+def count_patches(image_size: tuple[int, int], patch_size: int, stride: tuple[int, int]) -> tuple[int, int]:
+    """Count the rows and columns of patches that lie within the image."""
+    if patch_size > min(image_size):
+        raise InputError(f"patch_size={patch_size} should be at most the shorter side of image_size={image_size}")
+    rows, cols = ((side - patch_size) // step + 1 for side, step in zip(image_size, stride, strict=True))
+    return rows, cols
 
 
 def _drop_rates(last: float, depth: int) -> list[float]:

@@ -6,8 +6,7 @@ from torch import Tensor
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.methods.svpr import READINGS, SVPR
 from agreid_plugin.nn.clip import CLIP
-from agreid_plugin.nn.clip_build import build_clip
-from agreid_plugin.nn.clip_freezing import freeze
+from agreid_plugin.nn.clip_build import build_clip, freeze
 from agreid_plugin.types import PLATFORMS, Batch, View
 
 VARIANTS = list(READINGS)

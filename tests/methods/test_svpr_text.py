@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.svpr.text import TextSide, per_image
-from agreid_plugin.methods.svpr.traceable_text import FixedText
-from agreid_plugin.methods.svpr.view_words import WORDS, ViewWords
+from agreid_plugin.methods.svpr.text import WORDS, FixedText, TextSide, ViewWords, per_image
 from agreid_plugin.types import UNKNOWN
 
 GROUND, AERIAL = 0, 1

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet
 from agreid_plugin.methods.svpr.text import ViewText
-from agreid_plugin.methods.svpr.vdfe import ViewDecoupling, ViewToken
+from agreid_plugin.methods.svpr.vdfe import CrossAttention, InverseNet, ViewDecoupling, ViewToken
 
 
 def wide(module: nn.Module) -> nn.Module:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.tag_clip import TAGCLIP, Features, OrthogonalHinge, read_texts
 from agreid_plugin.nn.clip import CLIP
+from agreid_plugin.nn.experts import make_traceable
 from agreid_plugin.nn.token_selection import SelectedTokens
-from agreid_plugin.nn.traceable_experts import make_traceable
 from agreid_plugin.types import Batch
 
 

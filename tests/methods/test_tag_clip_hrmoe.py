@@ -15,7 +15,7 @@ from agreid_plugin.methods.tag_clip import HRMoEBlock, ImageEncoder, MoEBlock
 from agreid_plugin.methods.tag_clip.hrmoe import Experts
 from agreid_plugin.methods.tag_clip.reference import DenseExperts
 from agreid_plugin.nn.clip import ImageTower
-from agreid_plugin.nn.traceable_experts import make_traceable
+from agreid_plugin.nn.experts import make_traceable
 from agreid_plugin.types import View
 
 WIDTH, PATCHES = 16, 8

@@ -5,7 +5,7 @@ import torch
 from tiny_clip import assert_refused, clip_of
 from torch import nn
 
-from agreid_plugin.nn.clip_freezing import freeze, freeze_named
+from agreid_plugin.nn.clip_build import freeze, freeze_named
 
 
 def trained(module: nn.Module) -> set[str]:

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from agreid_plugin.nn.experts import TokenExperts
-from agreid_plugin.nn.traceable_experts import DenseTokenExperts, make_traceable
+from agreid_plugin.nn.experts import DenseTokenExperts, TokenExperts, make_traceable
 
 
 @pytest.fixture

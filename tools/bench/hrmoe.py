@@ -11,7 +11,7 @@ from torch import Tensor
 from agreid_plugin.methods.tag_clip import TAGCLIP, HRMoEBlock
 from agreid_plugin.nn.clip import EOT, SOT
 from agreid_plugin.nn.clip_build import build_clip
-from agreid_plugin.nn.traceable_experts import make_traceable
+from agreid_plugin.nn.experts import make_traceable
 from agreid_plugin.types import Batch, View
 from bench.rivals import CLIP_MODELS, DRAWS, TRAINING, Setting, Ways, compare, share, training_step
 

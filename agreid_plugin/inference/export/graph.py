@@ -19,7 +19,7 @@ from agreid_plugin.deploy.metadata import INTERPOLATIONS, ModelMetadata
 from agreid_plugin.deploy.model import resize
 from agreid_plugin.errors import InputError
 from agreid_plugin.inference.extractor import LABELS, ExtractionModel, Extractor
-from agreid_plugin.nn.traceable_experts import make_traceable
+from agreid_plugin.nn.experts import make_traceable
 from agreid_plugin.types import Batch, platform_label
 from agreid_plugin.version import __version__
 

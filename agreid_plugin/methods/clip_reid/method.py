@@ -21,7 +21,7 @@ from agreid_plugin.errors import InputError, require_given, require_known
 from agreid_plugin.losses import IdentityLoss, OnFeatures, SupConLoss, clip_objectives
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.clip import ImageTower, TextTower
-from agreid_plugin.nn.clip_freezing import freeze
+from agreid_plugin.nn.clip_build import freeze
 from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod
 
 NECKS = ("before", "after")

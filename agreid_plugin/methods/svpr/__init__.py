@@ -5,13 +5,13 @@ text names (ASMoE); and a query of both refines the patches that matter (CVPR).
 """
 
 from agreid_plugin.methods.svpr.asmoe import ASMoE, AttributeFeatures
-from agreid_plugin.methods.svpr.backbone import VDFE, SVPRBackbone, SVPRFeatures
+from agreid_plugin.methods.svpr.backbone import SVPRBackbone, SVPRFeatures
 from agreid_plugin.methods.svpr.build import build_backbone
 from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement, Refined
 from agreid_plugin.methods.svpr.method import SVPR, SVPROutputs
-from agreid_plugin.methods.svpr.text import TextSide, ViewText, per_image
+from agreid_plugin.methods.svpr.text import WORDS, TextSide, ViewText, ViewWords, per_image
 from agreid_plugin.methods.svpr.variants import READINGS, Reading
-from agreid_plugin.methods.svpr.view_words import WORDS, ViewWords
+from agreid_plugin.methods.svpr.vdfe import VDFE
 
 __all__ = [
     "READINGS",

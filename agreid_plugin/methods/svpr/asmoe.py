@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
-from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet
+from agreid_plugin.methods.svpr.vdfe import CrossAttention, InverseNet
 from agreid_plugin.nn.attention import draw_linear
 from agreid_plugin.nn.expert_usage import Sent
 from agreid_plugin.nn.experts import precisely

@@ -14,7 +14,7 @@ from agreid_plugin.errors import InputError, require_given
 from agreid_plugin.methods.svpr.asmoe import ASMoE, AttributeFeatures
 from agreid_plugin.methods.svpr.cvpr import Refined, Refinement
 from agreid_plugin.methods.svpr.text import TextSide
-from agreid_plugin.methods.svpr.vdfe import ViewDecoupling, ViewToken
+from agreid_plugin.methods.svpr.vdfe import VDFE
 from agreid_plugin.nn.clip import ImageTower
 from agreid_plugin.types import UNKNOWN
 
@@ -35,20 +35,6 @@ class SVPRFeatures:
         if self.refined is None:
             return (self.identity,)
         return self.identity, self.refined.query, self.refined.local
-
-
-class VDFE(nn.Module):
-    """The view's token and the decoupling from it, which come together.
-
-    Args:
-        token: makes the token from the text.
-        decoupling: parts identity and view.
-        at: i, the block before which the token joins the others; the last without a number.
-    """
-
-    def __init__(self, token: ViewToken, decoupling: ViewDecoupling, at: int | None = None):
-        super().__init__()
-        self.token, self.decoupling, self.at = token, decoupling, at
 
 
 class SVPRBackbone(nn.Module):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.svpr.asmoe import ASMoE
-from agreid_plugin.methods.svpr.backbone import VDFE, SVPRBackbone
+from agreid_plugin.methods.svpr.backbone import SVPRBackbone
 from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement
 from agreid_plugin.methods.svpr.text import TextSide
 from agreid_plugin.methods.svpr.variants import Reading, reading
-from agreid_plugin.methods.svpr.vdfe import ViewDecoupling, ViewToken
+from agreid_plugin.methods.svpr.vdfe import VDFE, ViewDecoupling, ViewToken
 from agreid_plugin.nn.clip import ImageTower, TextTower
 
 

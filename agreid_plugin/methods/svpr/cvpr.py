@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
-from agreid_plugin.methods.svpr.layers import HEADS, CrossAttention
+from agreid_plugin.methods.svpr.vdfe import HEADS, CrossAttention
 from agreid_plugin.nn.attention import Attention, Mlp, draw_linear
 
 

@@ -5,7 +5,7 @@ Shapes: B images, C width, M attributes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.errors import InputError, require_given, require_known, require_within
-from agreid_plugin.losses import AttributeLoss, OrthogonalLoss, ViewLoss, clip_objectives
+from agreid_plugin.losses import AttributeLoss, OnFeatures, OrthogonalLoss, ViewLoss, clip_objectives
 from agreid_plugin.methods.svpr.backbone import SVPRFeatures
 from agreid_plugin.methods.svpr.build import build_backbone
-from agreid_plugin.methods.svpr.objectives import reid_terms
+from agreid_plugin.methods.svpr.text import WORDS, ViewWords
 from agreid_plugin.methods.svpr.variants import Reading, reading
-from agreid_plugin.methods.svpr.view_words import WORDS, ViewWords
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.view_predictor import ViewPredictor
@@ -268,3 +267,22 @@ class SVPR(ReIDMethod):
             return batch.attributes
         hidden = torch.rand(len(batch.attributes), 1, device=batch.attributes.device) < self.drop_attributes
         return batch.attributes.masked_fill(hidden, UNKNOWN)
+
+
+def reid_terms(
+    objectives: nn.ModuleDict, heads: Mapping[str, HeadOutputs], features: Mapping[str, Tensor], batch: Batch
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield each objective of each head by name: that of the first head, plus the mean of the others'.
+
+    Args:
+        objectives: name -> loss.
+        heads: ending of the name -> what a head gave; the first counts fully.
+        features: ending of the name -> features without a head, (B, C), for losses of features alone.
+        batch: the batch.
+    """
+    bare = {ending: HeadOutputs(values, values) for ending, values in features.items()}
+    for name, loss in objectives.items():
+        seen = {**heads, **bare} if isinstance(loss, OnFeatures) else heads
+        for place, (ending, outputs) in enumerate(seen.items()):
+            weight = 1 / (len(seen) - 1) if place else 1
+            yield f"loss_{name}{ending}", weight * loss(outputs, batch)

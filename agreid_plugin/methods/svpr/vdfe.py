@@ -9,12 +9,60 @@ Shapes: B images, n prompts, E width of the text's outputs, C width of image tok
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.svpr.layers import CrossAttention, InverseNet
 from agreid_plugin.methods.svpr.text import ViewText
 from agreid_plugin.nn.attention import draw_linear
+
+HEADS = 8
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of some tokens to others; queries, keys and values have no bias.
+
+    Args:
+        width: width of the tokens.
+        heads: number of heads, which divides the width.
+    """
+
+    def __init__(self, width: int, heads: int = HEADS):
+        super().__init__()
+        if width % heads:
+            raise InputError(f"heads={heads} should divide width={width} of the attention")
+        self.heads = heads
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Let each query look at the keys: (B, Q, D), (B, K, D) -> (B, Q, D)."""
+        projected = self.query(queries), self.key(keys), self.value(keys)
+        query, key, value = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projected)
+        seen = F.scaled_dot_product_attention(query, key, value)  # (B, heads, Q, D / heads)
+        return self.proj(seen.transpose(1, 2).flatten(2))
+
+
+class InverseNet(nn.Sequential):
+    """phi, which takes a vector of the text to the space of image tokens: two layers with dropout after each.
+
+    Args:
+        inputs: width of the text's vectors; the hidden layer has four times as much.
+        outputs: width of image tokens.
+        dropout: probability of either dropout.
+    """
+
+    def __init__(self, inputs: int, outputs: int, dropout: float = 0.1):
+        super().__init__(
+            nn.Linear(inputs, 4 * inputs),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(4 * inputs, outputs),
+            nn.Dropout(dropout),
+        )
+
 
 DECOUPLING_HEADS = 4
 
@@ -89,6 +137,20 @@ class ViewDecoupling(nn.Module):
         identity = cls - (shed if self.scale is None else self.scale * shed)
         view = view - _read(self.of_cls, view, entering if self.entering_key else identity)
         return identity, self.after(view)
+
+
+class VDFE(nn.Module):
+    """The view's token and the decoupling from it, which come together.
+
+    Args:
+        token: makes the token from the text.
+        decoupling: parts identity and view.
+        at: i, the block before which the token joins the others; the last without a number.
+    """
+
+    def __init__(self, token: ViewToken, decoupling: ViewDecoupling, at: int | None = None):
+        super().__init__()
+        self.token, self.decoupling, self.at = token, decoupling, at
 
 
 def _read(attention: nn.MultiheadAttention, query: Tensor, key: Tensor) -> Tensor:

@@ -4,11 +4,18 @@ A CLIP some of whose image blocks send each image to experts of its view (HR-MoE
 sheds the view (viewpoint decoupling), with local features of selected tokens beside it (TSE).
 """
 
-from agreid_plugin.methods.tag_clip.decoupling import Decoupling, OrthogonalHinge
 from agreid_plugin.methods.tag_clip.encoder import BLOCKS, Encoded, ImageEncoder, read_texts
 from agreid_plugin.methods.tag_clip.hrmoe import SAMPLING, HRMoEBlock, MoEBlock, Routed
-from agreid_plugin.methods.tag_clip.method import OBJECTIVES, TAGCLIP
-from agreid_plugin.methods.tag_clip.outputs import Features, ImageFeatures, TAGCLIPOutputs, TextFeatures
+from agreid_plugin.methods.tag_clip.method import (
+    OBJECTIVES,
+    TAGCLIP,
+    Decoupling,
+    Features,
+    ImageFeatures,
+    OrthogonalHinge,
+    TAGCLIPOutputs,
+    TextFeatures,
+)
 
 __all__ = [
     "BLOCKS",

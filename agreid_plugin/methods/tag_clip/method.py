@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_given, require_known, require_within
 from agreid_plugin.losses import NITC, RITC, IdentityLoss, ViewLoss
 from agreid_plugin.losses.itc import MOST_SCALE, SDMLoss
 from agreid_plugin.losses.validation import precise
-from agreid_plugin.methods.tag_clip.decoupling import Decoupling, OrthogonalHinge
 from agreid_plugin.methods.tag_clip.encoder import (
     Encoded,
     EncodedPairs,
@@ -25,11 +26,119 @@ from agreid_plugin.methods.tag_clip.encoder import (
     read_texts,
     set_text_dropout,
 )
-from agreid_plugin.methods.tag_clip.outputs import ImageFeatures, TAGCLIPOutputs, TextFeatures
+from agreid_plugin.methods.tag_clip.hrmoe import Routed
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.gradient_cache import TwoStageMethod
 from agreid_plugin.nn.token_selection import SelectedTokens, TokenSelection, patches_allowed, words_allowed
-from agreid_plugin.types import Batch
+from agreid_plugin.types import UNKNOWN, Batch
+
+
+@dataclass(frozen=True)
+class Features:
+    """What images or sentences are compared by."""
+
+    whole: Tensor  # (B, E) of CLS or EOT, any length
+    selected: SelectedTokens | None = None  # of the tokens that matter most; None without TSE
+
+    @property
+    def embedding(self) -> Tensor:
+        """One feature of length 1, (B, E+W), without TSE (B, E): the dot product of two is the similarity of Eq. 14."""
+        if self.selected is None:
+            return F.normalize(self.whole, dim=1)
+        parts = [F.normalize(part, dim=1) for part in (self.whole, self.selected.features)]
+        return math.sqrt(1 / 2) * torch.cat(parts, dim=1)
+
+
+@dataclass(frozen=True)
+class ImageFeatures(Features):
+    """Those of images, and how they were routed, by block that has experts."""
+
+    routed: tuple[Routed, ...] = ()
+
+
+@dataclass(frozen=True)
+class TextFeatures(Features):
+    """Those of sentences."""
+
+
+@dataclass(frozen=True)
+class TAGCLIPOutputs:
+    """What TAG-CLIP makes of a batch; without images or without tokens the parts of theirs are None."""
+
+    images: ImageFeatures | None = None
+    texts: TextFeatures | None = None
+    image_logits: Tensor | None = None  # (B, C), in training with the identity loss alone
+    text_logits: Tensor | None = None  # (B, C)
+
+    def view_accuracy(self, views: Tensor) -> Tensor:
+        """Return how often the image-level routers are right, over blocks and images of known view: (B,) -> ().
+
+        It is NaN where no view is known, or nothing routes by view.
+        """
+        known, routed = views != UNKNOWN, () if self.images is None else self.images.routed
+        blocks = [one.logits.argmax(dim=1) for one in routed if one.logits is not None]
+        right = [(guess == views)[known].float() for guess in blocks]
+        return torch.cat(right).mean() if right else views.new_full((), torch.nan, dtype=torch.float)
+
+
+class OrthogonalHinge(nn.Module):
+    """Takes CLS and view token apart until they are nearly orthogonal: weight * mean of max(|cos| - margin, 0).
+
+    The paper prints min(|cos|, alpha) (Eq. 10). That has no gradient where the two are far from orthogonal, and is
+    constant at alpha = 0, where the paper says it is the usual orthogonal loss. The hinge is what the text describes
+    and the released code computes. There the margin is 0.001 and the weight 100, which is max(100 |cos| - 0.1, 0): the
+    paper's alpha = 0.1 is margin times weight.
+
+    Computed in float32 inside autocast too. An empty batch is a zero that keeps the graph.
+
+    Args:
+        weight: lambda_ortho in Eq. 13.
+        margin: |cos| that costs nothing.
+    """
+
+    def __init__(self, weight: float = 100.0, margin: float = 0.001):
+        super().__init__()
+        self.weight = require_within("weight", weight, 0, math.inf)
+        self.margin = require_within("margin", margin, 0, 1)
+
+    def forward(self, cls: Tensor, view: Tensor) -> Tensor:
+        """Return the loss of a batch: (B, C), (B, C) -> (). The gradient reaches both."""
+        if cls.dim() != 2 or view.shape != cls.shape:
+            raise InputError(f"view={tuple(view.shape)} should have the shape of cls, (B, C): {tuple(cls.shape)}")
+        with torch.autocast(cls.device.type, enabled=False):
+            cos = F.cosine_similarity(precise(cls), precise(view), dim=1)  # (B,)
+            return self.weight * (cos.abs() - self.margin).relu().sum() / max(len(cos), 1)
+
+    def extra_repr(self) -> str:
+        """Name the hyper-parameters when printed."""
+        return f"weight={self.weight}, margin={self.margin}"
+
+
+class Decoupling(nn.Module):
+    """The two losses of viewpoint decoupling, each the mean over the blocks that have routers.
+
+    Both are on what enters the experts: the view token leaves the tower after the last of these blocks.
+
+    Args:
+        view: the loss of the image-level routers (Eq. 9), or None.
+        orthogonal: that of CLS and view token (Eq. 10), or None.
+    """
+
+    def __init__(self, view: ViewLoss | None, orthogonal: OrthogonalHinge | None):
+        super().__init__()
+        self.view, self.orthogonal = view, orthogonal
+
+    def forward(self, routed: Sequence[Routed], views: Tensor | None) -> dict[str, Tensor]:
+        """Return the terms by name. Images whose view is `UNKNOWN` take no part in the first."""
+        terms = {}
+        if self.view is not None:
+            if views is None:
+                raise InputError("views=None, but the view loss needs them: give the batch views, or no view loss")
+            terms["loss_view"] = torch.stack([self.view(one.logits, views) for one in routed]).mean()
+        if self.orthogonal is not None:
+            terms["loss_orthogonal"] = torch.stack([self.orthogonal(one.cls, one.view) for one in routed]).mean()
+        return terms
+
 
 OBJECTIVES = ("itc", "sdm")
 

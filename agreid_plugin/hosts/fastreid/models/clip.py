@@ -10,8 +10,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone
 from agreid_plugin.nn.clip import CLIP, ImageTower
-from agreid_plugin.nn.clip_build import build_clip
-from agreid_plugin.nn.clip_freezing import freeze_named
+from agreid_plugin.nn.clip_build import build_clip, freeze_named
 from agreid_plugin.nn.clip_weights import load_clip, needs_quick_gelu
 
 _logger = logging.getLogger("fastreid.backbone")

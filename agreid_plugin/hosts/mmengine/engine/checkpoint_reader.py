@@ -18,8 +18,7 @@ from mmengine.logging import HistoryBuffer, MessageHub
 
 from agreid_plugin.data.datasets.files import leaves
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.nn.checkpoints import read_content
-from agreid_plugin.nn.torchscript_reader import is_script
+from agreid_plugin.nn.checkpoints import is_script, read_content
 
 HUB = "message_hub"
 SCALARS, INFO, RESUMED = "log_scalars", "runtime_info", "resumed_keys"

@@ -15,10 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 from agreid_plugin.data.rng import drawn_from
 from agreid_plugin.data.seeded_batches import NumberedIndex, drawn_by_number
 from agreid_plugin.engine.signals import Interruption, agreed, leave_to_the_main_process
-from agreid_plugin.errors import Stopped
+from agreid_plugin.errors import Stopped, require_int
 from agreid_plugin.hosts.mmengine.engine.checkpoints import save_within_epoch
 from agreid_plugin.hosts.mmengine.registry import LOOPS
-from agreid_plugin.nn.size_checks import whole
 
 VALIDATED = "epoch_validated"  # a name that began with `val` would be among the numbers of every validation
 """Where the message hub has the last epoch that was validated, or that validation had begun of."""
@@ -70,8 +69,8 @@ class ResumableEpochLoop(EpochBasedTrainLoop):
 
     def __init__(self, runner: Any, dataloader: DataLoader | dict, *args: Any, **options: Any):
         super().__init__(runner, dataloader, *args, **options)
-        whole("train_cfg.max_epochs", self._max_epochs)
-        whole("train_cfg.val_interval", self.val_interval)
+        require_int("train_cfg.max_epochs", self._max_epochs)
+        require_int("train_cfg.val_interval", self.val_interval)
         self._numbered = _NumberedEpoch(self.dataloader.batch_sampler, runner.seed)
         self._batches = _like(self.dataloader, self._numbered)
         self._interruption = getattr(runner, "interruption", None) or Interruption()

@@ -17,9 +17,8 @@ from mmengine.optim import _ParamScheduler
 
 from agreid_plugin.engine.checkpoints import another_schedule
 from agreid_plugin.engine.warmup import fit_warmup, shortening
-from agreid_plugin.errors import InputError, require_within, unknown
+from agreid_plugin.errors import InputError, require_int, require_within, unknown
 from agreid_plugin.hosts.mmengine.registry import PARAM_SCHEDULERS
-from agreid_plugin.nn.size_checks import whole
 
 EVERY = ("epoch", "iteration")
 POSITION = ("last_step", "_global_step", "_last_value", "base_values")
@@ -65,7 +64,7 @@ class WarmupLR(_ParamScheduler):
         if warmup_iters and warmup_epochs:
             raise InputError(f"{type(self).__name__}: give warmup_iters or warmup_epochs, not both")
         self.epoch_length, self.epochs = epoch_length, end
-        warmup_iters = whole("warmup_iters", warmup_iters, least=0)
+        warmup_iters = require_int("warmup_iters", warmup_iters, least=0)
         warmup_epochs = require_within("warmup_epochs", warmup_epochs, 0, math.inf)
         self.warmup = self._fit(int(warmup_iters or warmup_epochs * epoch_length))
         self.warmup_factor = require_within("warmup_factor", warmup_factor, 0, 1)

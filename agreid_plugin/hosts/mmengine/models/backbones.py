@@ -15,8 +15,7 @@ from agreid_plugin.hosts.mmengine.models.build import Config, build
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import visa
 from agreid_plugin.nn.clip import CLIP
-from agreid_plugin.nn.clip_build import SHAPE, build_clip
-from agreid_plugin.nn.clip_freezing import freeze_named
+from agreid_plugin.nn.clip_build import SHAPE, build_clip, freeze_named
 from agreid_plugin.nn.clip_weights import load_clip, needs_quick_gelu
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder, PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer, build_vit

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agreid_plugin.errors import said_of
+from agreid_plugin.errors import require_int, said_of
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import build_towers
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives, head_maker, schema_of
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import svpr
-from agreid_plugin.nn.size_checks import whole
 
 
 @MODELS.register_module()
@@ -47,6 +46,6 @@ class SVPR(ReIDModel):
         with said_of("SVPR"):
             towers, schema = build_towers(clip), schema_of(attributes)
             further = {"make_head": head_maker(head), "objectives": build_objectives(objectives)}
-            method = svpr.SVPR(towers.image, towers.text, whole("num_ids", num_ids), schema, **further, **options)
+            method = svpr.SVPR(towers.image, towers.text, require_int("num_ids", num_ids), schema, **further, **options)
         method.cache_text = cache_text
         super().__init__(method, data_preprocessor, init_cfg)

@@ -9,7 +9,7 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from agreid_plugin.errors import said_of
+from agreid_plugin.errors import require_int, said_of
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import build_towers
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel, accuracy
@@ -17,7 +17,6 @@ from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import tag_clip
 from agreid_plugin.methods.tag_clip import TAGCLIPOutputs
-from agreid_plugin.nn.size_checks import whole
 from agreid_plugin.types import Batch, HeadOutputs
 
 
@@ -59,9 +58,9 @@ class TAGCLIP(ReIDModel):
             towers = build_towers(clip)
             if freeze_patches:
                 towers.image.visual.conv1.requires_grad_(False)
-            learns = id_loss and whole("num_ids", num_ids) > 1
+            learns = id_loss and require_int("num_ids", num_ids) > 1
             method = tag_clip.TAGCLIP(towers, num_ids, id_loss=learns, gather=gather, **options)
-            method.chunk = whole("chunk", chunk, least=0)
+            method.chunk = require_int("chunk", chunk, least=0)
             further = build_objectives(objectives)
         super().__init__(method, data_preprocessor, init_cfg)
         self.objectives = nn.ModuleDict() if further is None else further

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agreid_plugin.errors import said_of
+from agreid_plugin.errors import require_int, said_of
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import core_of
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives, head_maker
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import vdt
-from agreid_plugin.nn.size_checks import whole
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder
 from agreid_plugin.types import View
 
@@ -45,6 +44,6 @@ class VDT(ReIDModel):
         core = core_of("agreid_plugin.VDT", backbone, DecoupledEncoder, ["agreid_plugin.VDTBackbone"])
         make = head_maker(head)
         with said_of("VDT"):
-            heads = make(core.width, whole("num_ids", num_ids)), make(core.width, len(View))
+            heads = make(core.width, require_int("num_ids", num_ids)), make(core.width, len(View))
             method = vdt.VDT(core, *heads, build_objectives(objectives), **options)
         super().__init__(method, data_preprocessor, init_cfg)

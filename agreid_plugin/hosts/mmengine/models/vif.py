@@ -7,14 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from agreid_plugin.errors import said_of
+from agreid_plugin.errors import require_int, said_of
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import HostBackbone
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.models.build import Config, build, build_objectives, head_maker
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import vif
-from agreid_plugin.nn.size_checks import whole
 
 
 class ForeignBackbone(nn.Module):
@@ -60,5 +59,5 @@ class VIF(ReIDModel):
             built = build("backbone", backbone)
             core = built.core if isinstance(built, HostBackbone) else ForeignBackbone(built)
             further = {"make_head": head_maker(head), "objectives": build_objectives(objectives), "width": width}
-            method = vif.VIF(core, whole("num_ids", num_ids), **further, **options)
+            method = vif.VIF(core, require_int("num_ids", num_ids), **further, **options)
         super().__init__(method, data_preprocessor, init_cfg)

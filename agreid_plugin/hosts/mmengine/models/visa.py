@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agreid_plugin.errors import InputError, said_of
+from agreid_plugin.errors import InputError, require_int, said_of
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import core_of
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives, head_maker
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import visa
-from agreid_plugin.nn.size_checks import whole
 
 PAPER = "paper"  # the variant of a backbone that names none
 
@@ -50,7 +49,7 @@ class ViSA(ReIDModel):
         with said_of("ViSA"):
             method = visa.ViSA(
                 core,
-                whole("num_ids", num_ids),
+                require_int("num_ids", num_ids),
                 make_head=lambda classes: make(core.width, classes),
                 objectives=build_objectives(objectives),
                 **options,
