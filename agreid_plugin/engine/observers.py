@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from agreid_plugin.data.bad_images import BadImages, tell_bad_images
-from agreid_plugin.nn.expert_usage import UsageCounter, complaints, merged, scalars, told
+from agreid_plugin.nn.expert_usage import UsageCounter, find_idle_experts, flatten_shares, format_shares, merge_usage
 
 Value = TypeVar("Value")
 
@@ -48,12 +48,12 @@ class ExpertUsageLog:
         Args:
             epoch: its number, from 1.
         """
-        usage = merged(gather_objects(self._counter.take()))
-        self._logger.info("experts of epoch %d, shares in percent:\n%s", epoch, "\n".join(told(usage)))
-        for line in complaints(usage):
+        usage = merge_usage(gather_objects(self._counter.take()))
+        self._logger.info("experts of epoch %d, shares in percent:\n%s", epoch, "\n".join(format_shares(usage)))
+        for line in find_idle_experts(usage):
             # mmengine's logger shows a warning of the same words, before they are filled in, but once
             self._logger.warning(f"epoch {epoch}: {line}")
-        return {f"experts/{name}": share for name, share in scalars(usage).items()}
+        return {f"experts/{name}": share for name, share in flatten_shares(usage).items()}
 
     def stop(self) -> None:
         """Let go of the model."""

@@ -15,7 +15,7 @@ import yaml
 from torch import Tensor, nn
 
 from agreid_plugin.errors import Finding, InputError, MissingInputError
-from agreid_plugin.nn.checkpoints import is_script, read_arrays, read_tensors, require_file
+from agreid_plugin.nn.checkpoints import is_torchscript, read_arrays, read_tensors, require_file
 
 _logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def _content(path: Path) -> str:
 def _format(path: Path) -> str:
     if path.suffix in (".npz", ".safetensors"):
         return path.suffix[1:]
-    return "TorchScript" if is_script(path) else "torch"
+    return "TorchScript" if is_torchscript(path) else "torch"
 
 
 def _millions(tensors: Iterable[Tensor]) -> str:

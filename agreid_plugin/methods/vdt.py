@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.losses import OrthogonalLoss, ViewLoss, identity_objectives
 from agreid_plugin.nn.bnneck import BNNeck
-from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoded
+from agreid_plugin.nn.view_token_vit import DecoupledEncoder, EncoderOutputs
 from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod, View
 
 
@@ -22,7 +22,7 @@ from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod, View
 class VDTOutputs:
     """What VDT makes of a batch."""
 
-    encoded: Encoded
+    encoded: EncoderOutputs
     identity: HeadOutputs
     view: HeadOutputs
 

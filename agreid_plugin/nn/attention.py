@@ -37,13 +37,13 @@ class Attention(nn.Module):
         else:
             width = tokens.shape[-1]
             weight, bias = self.qkv.weight, self.qkv.bias
-            of_query, of_rest = (None, None) if bias is None else (bias[:width], bias[width:])
-            (query,) = self._split(F.linear(tokens[:, :first], weight[:width], of_query), 1)
-            key, value = self._split(F.linear(tokens, weight[width:], of_rest), 2)
+            query_bias, rest_bias = (None, None) if bias is None else (bias[:width], bias[width:])
+            (query,) = self._split(F.linear(tokens[:, :first], weight[:width], query_bias), 1)
+            key, value = self._split(F.linear(tokens, weight[width:], rest_bias), 2)
         seen = F.scaled_dot_product_attention(query, key, value)
         return self.proj(seen.transpose(1, 2).flatten(2))
 
-    def cls_row(self, tokens: Tensor) -> Tensor:
+    def cls_attention(self, tokens: Tensor) -> Tensor:
         """Return how much the first token looks at each, averaged over heads: (B, T, D) -> (B, T), adding up to 1."""
         query, key, _ = self._split(self.qkv(tokens), 3)  # (B, H, T, D / H) each
         logits = query[:, :, :1] @ key.mT / math.sqrt(query.shape[-1])
@@ -139,7 +139,7 @@ class PostNormBlock(nn.Module):
         return self.norm2(tokens + self.mlp(tokens))
 
 
-def draw_linear(module: nn.Module) -> None:
+def init_linear(module: nn.Module) -> None:
     """Draw the linear layers within a module from a narrow normal distribution, their biases at zero."""
     for each in module.modules():
         if isinstance(each, nn.Linear):

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, MissingInputError, first_line
-from agreid_plugin.nn.safe_unpickling import StandIn, load_plain, load_trusted
+from agreid_plugin.nn.safe_unpickling import InertObject, load_plain, load_trusted
 from agreid_plugin.trust import SMALL_ARCHIVE, archive_names, is_tar, refuse_bomb
 
 # What the readers of torch, numpy and safetensors raise on a file that is cut off, damaged or something else.
@@ -47,12 +47,12 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     if stored and not tensors:
         raise InputError(f"{path} is no checkpoint: it holds no tensors by name")
     for name, value in tensors.items():
-        if problem := _problem(value):
+        if problem := _find_problem(value):
             raise InputError(f"{path}: {name[:200]} {problem}")
     return tensors
 
 
-def _problem(tensor: Tensor) -> str:
+def _find_problem(tensor: Tensor) -> str:
     """Say why a tensor can be nobody's weights; empty if it can."""
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
     if not plain or tensor.is_quantized or tensor.is_complex():
@@ -108,8 +108,8 @@ def read_content(path: str | Path, map_location: Any = "cpu") -> Any:
     require_readable(path)
     if Path(path).suffix == ".safetensors":
         return _read(path, "a .safetensors file", load_file)
-    if is_script(path):
-        return _read(path, "a TorchScript archive", read_script)
+    if is_torchscript(path):
+        return _read(path, "a TorchScript archive", read_torchscript)
     return _read(path, "a checkpoint", partial(_load, map_location=map_location))
 
 
@@ -158,7 +158,7 @@ def _read(path: str | Path, what: str, read: Callable[[str | Path], Content]) ->
 
 
 RECORD = "data.pkl"
-DEEPEST = 100  # modules in modules
+MAX_DEPTH = 100  # modules in modules
 STORAGES = {
     "DoubleStorage": torch.float64,
     "FloatStorage": torch.float32,
@@ -174,23 +174,23 @@ STORAGES = {
 """What an archive calls the types of its numbers."""
 
 
-def is_script(path: str | Path) -> bool:
+def is_torchscript(path: str | Path) -> bool:
     """Tell a TorchScript archive from a file of tensors: it holds code, and constants of it.
 
     torch has a reader of its own for zip files, which decides whether `torch.load` would run the code: both are asked.
     """
     inside = [name.partition("/")[2] for name in archive_names(path)]
-    return any(name == "constants.pkl" or name.startswith("code/") for name in (*inside, *_records(path)))
+    return any(name == "constants.pkl" or name.startswith("code/") for name in (*inside, *_list_records(path)))
 
 
-def _records(path: str | Path) -> list[str]:
+def _list_records(path: str | Path) -> list[str]:
     try:
         return torch._C.PyTorchFileReader(str(path)).get_all_records()
     except RuntimeError:
         return []
 
 
-def read_script(path: str | Path) -> dict[str, Tensor]:
+def read_torchscript(path: str | Path) -> dict[str, Tensor]:
     """Return the tensors of an archive by name: parameters and buffers, and tensors that are mere attributes.
 
     Raises:
@@ -202,10 +202,10 @@ def read_script(path: str | Path) -> dict[str, Tensor]:
             raise ValueError("it has no record of its modules: save it with torch 1.4 or newer")
         with archive.open(record) as stream:
             root = _Unpickler(stream, archive, record.removesuffix(RECORD)).load()
-    return dict(_tensors(root, "", 0))
+    return dict(_walk_tensors(root, "", 0))
 
 
-class _Module(StandIn):
+class _Module(InertObject):
     """Holds what an archive says of one of its modules."""
 
     attributes: Any = None
@@ -223,31 +223,31 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _tensor
+            return _rebuild_tensor
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if module == "torch" and name in STORAGES:
             return STORAGES[name]
         return type(name, (_Module,), {"__module__": module})
 
-    def persistent_load(self, told: Any) -> Tensor:
-        _, dtype, key, _, count = told
+    def persistent_load(self, pid: Any) -> Tensor:
+        _, dtype, key, _, count = pid
         content = bytearray(self._archive.read(f"{self._folder}data/{key}"))
         if not isinstance(dtype, torch.dtype) or len(content) != count * dtype.itemsize:
             raise pickle.UnpicklingError(f"data/{key} is of another size than its tensor")
         return torch.frombuffer(content, dtype=dtype) if count else torch.empty(0, dtype=dtype)
 
 
-def _tensor(stored: Tensor, offset: int, size: tuple, stride: tuple, *_: Any) -> Tensor:
+def _rebuild_tensor(stored: Tensor, offset: int, size: tuple, stride: tuple, *_: Any) -> Tensor:
     return torch.as_strided(stored, size, stride, offset)
 
 
-def _tensors(module: Any, prefix: str, depth: int) -> Iterator[tuple[str, Tensor]]:
-    if depth > DEEPEST:
+def _walk_tensors(module: Any, prefix: str, depth: int) -> Iterator[tuple[str, Tensor]]:
+    if depth > MAX_DEPTH:
         raise RecursionError("its modules are nested too deeply")
     attributes = getattr(module, "attributes", None)
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
         if isinstance(value, Tensor):
             yield f"{prefix}{name}", value
         elif isinstance(value, _Module):
-            yield from _tensors(value, f"{prefix}{name}.", depth + 1)
+            yield from _walk_tensors(value, f"{prefix}{name}.", depth + 1)

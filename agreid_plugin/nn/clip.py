@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.nn.module_types import ModuleListOf, ResidualBlock, Textual, Visual
+from agreid_plugin.nn.module_types import ResidualBlock, Textual, TypedModuleList, Visual
 
 SOT, EOT = 49406, 49407  # tokens that start and end a sentence
 SPECIAL_WORD = re.compile(r"<(?:start|end)_of_text>", re.IGNORECASE)
@@ -61,7 +61,7 @@ class ImageTower(nn.Module):
         self.num_patches = self.grid[0] * self.grid[1]
 
     @property
-    def blocks(self) -> ModuleListOf[ResidualBlock]:
+    def blocks(self) -> TypedModuleList[ResidualBlock]:
         """The blocks, each with `ln_1`, `attn`, `ln_2` and `mlp`."""
         return self.visual.transformer.resblocks
 
@@ -113,7 +113,7 @@ class ImageTower(nn.Module):
 
     def cls_attention(self, tokens: Tensor) -> Tensor:
         """Return what CLS attends to in the last block, averaged over heads: what enters it (B, n, C) -> (B, n)."""
-        return _attention_row(self.blocks[-1], tokens, tokens[:, :1], None)
+        return _attend_once(self.blocks[-1], tokens, tokens[:, :1], None)
 
 
 class TextTower(nn.Module):
@@ -134,7 +134,7 @@ class TextTower(nn.Module):
         self.depth, self.length = len(text.transformer.resblocks), text.context_length
 
     @property
-    def blocks(self) -> ModuleListOf[ResidualBlock]:
+    def blocks(self) -> TypedModuleList[ResidualBlock]:
         """The blocks, each with `ln_1`, `attn`, `ln_2` and `mlp`."""
         return self.text.transformer.resblocks
 
@@ -167,10 +167,10 @@ class TextTower(nn.Module):
         """
         entering = self._run(self._start(tokens, None), last=-1)
         with torch.no_grad():
-            row = self._end_row(entering, tokens)
+            row = self._attend_from_end(entering, tokens)
         return self._end(self._run(entering, first=-1)), row
 
-    def ends(self, tokens: Tensor) -> Tensor:
+    def find_ends(self, tokens: Tensor) -> Tensor:
         """Return where each sentence ends, at its first `EOT`: (N, L) -> (N,)."""
         found = tokens == EOT
         if not found.any(dim=1).all():
@@ -179,7 +179,7 @@ class TextTower(nn.Module):
 
     def pool(self, outputs: Tensor, tokens: Tensor) -> Tensor:
         """Return the row of each sentence's end: (N, L, E) -> (N, E)."""
-        return outputs[torch.arange(outputs.shape[0], device=outputs.device), self.ends(tokens)]
+        return outputs[torch.arange(outputs.shape[0], device=outputs.device), self.find_ends(tokens)]
 
     def _start(self, tokens: Tensor, embeddings: Tensor | None) -> Tensor:
         if tokens.dim() != 2 or not 0 < tokens.shape[1] <= self.length:
@@ -198,10 +198,10 @@ class TextTower(nn.Module):
     def _end(self, tokens: Tensor) -> Tensor:
         return self.text.ln_final(tokens) @ self.text.text_projection
 
-    def _end_row(self, entering: Tensor, tokens: Tensor) -> Tensor:
+    def _attend_from_end(self, entering: Tensor, tokens: Tensor) -> Tensor:
         """Return what ends attend to in the last block, from what enters it: (N, L, D), (N, L) -> (N, L)."""
-        later = torch.arange(tokens.shape[1], device=tokens.device) > self.ends(tokens)[:, None]  # (N, L)
-        return _attention_row(self.blocks[-1], entering, self.pool(entering, tokens)[:, None], later)
+        later = torch.arange(tokens.shape[1], device=tokens.device) > self.find_ends(tokens)[:, None]  # (N, L)
+        return _attend_once(self.blocks[-1], entering, self.pool(entering, tokens)[:, None], later)
 
 
 @dataclass
@@ -212,7 +212,7 @@ class CLIP:
     text: TextTower
 
 
-def _attention_row(block: ResidualBlock, tokens: Tensor, query: Tensor, hidden: Tensor | None) -> Tensor:
+def _attend_once(block: ResidualBlock, tokens: Tensor, query: Tensor, hidden: Tensor | None) -> Tensor:
     """Return what one token an item, (B, 1, C), attends to among those that enter a block, (B, n, C) -> (B, n)."""
     keys = block.ln_1(tokens)
     return block.attn(block.ln_1(query), keys, keys, key_padding_mask=hidden, need_weights=True)[1][:, 0]
@@ -227,7 +227,7 @@ def tokenize(sentences: str | Sequence[str], length: int) -> Tensor:
     sentences = [sentences] if isinstance(sentences, str) else sentences
     rows = torch.zeros(len(sentences), length, dtype=torch.long)
     for row, sentence in zip(rows, sentences, strict=True):
-        ids = [SOT, *_encode(sentence)[: length - 2], EOT]
+        ids = [SOT, *_encode_words(sentence)[: length - 2], EOT]
         row[: len(ids)] = torch.tensor(ids)
     return rows
 
@@ -249,20 +249,20 @@ class Tokenizer:
 
 def count_tokens(sentence: str) -> int:
     """Count the tokens of a sentence as it is, the two that start and end it included."""
-    return len(_encode(sentence)) + 2
+    return len(_encode_words(sentence)) + 2
 
 
-def _encode(sentence: str) -> list[int]:
+def _encode_words(sentence: str) -> list[int]:
     """Return the tokens of a sentence alone; a special word is one wherever it stands."""
-    return _tokenizer().encode(SPECIAL_WORD.sub(r" \g<0> ", sentence))
+    return _load_tokenizer().encode(SPECIAL_WORD.sub(r" \g<0> ", sentence))
 
 
 @cache
-def _tokenizer() -> Any:
-    return open_clip("open_clip.tokenizer").SimpleTokenizer()
+def _load_tokenizer() -> Any:
+    return import_open_clip("open_clip.tokenizer").SimpleTokenizer()
 
 
-def open_clip(module: str) -> ModuleType:
+def import_open_clip(module: str) -> ModuleType:
     """Import open_clip or a module of it, which a user of other methods may do without."""
     try:
         return importlib.import_module(module)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from agreid_plugin.errors import InputError, require_int, require_known, said_of, unknown
-from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, open_clip
+from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, import_open_clip
 from agreid_plugin.nn.module_types import Visual
 from agreid_plugin.nn.vit import count_patches, to_pair
 
@@ -40,7 +40,7 @@ def build_clip(
         image_size: (rows, columns) of the images.
         stride: step between patches, one number or (rows, columns); the patch size without one.
         text_length: most tokens of a sentence.
-        quick_gelu: the activation of OpenAI's weights; `clip_weights.quick_gelu_of` tells which a file needs. A name
+        quick_gelu: the activation of OpenAI's weights; `clip_weights.detect_quick_gelu` tells which a file needs. A name
             that ends with `-quickgelu` has it in any case.
         shape: numbers in the place of the named model's: `width`, `layers`, `heads`, `patch_size`, `text_width`,
             `text_layers`, `text_heads`, `embed_dim`.
@@ -48,24 +48,24 @@ def build_clip(
     Raises:
         InputError: open_clip is not installed, has no such ViT, or the numbers do not go together.
     """
-    plan = _plan(name)
+    plan = _read_plan(name)
     for key, value in shape.items():
         require_int(require_known("shape of a CLIP", key, SHAPE), value)
-    vision, text = _vision(plan["vision_cfg"], shape, image_size), _text(plan["text_cfg"], shape, text_length)
+    vision, text = _plan_vision(plan["vision_cfg"], shape, image_size), _plan_text(plan["text_cfg"], shape, text_length)
     patch, embed_dim = vision["patch_size"], shape.get("embed_dim", plan["embed_dim"])
     steps = to_pair("stride", patch if stride is None else stride)
     count_patches(vision["image_size"], patch, steps)
     if max(steps) > patch:
         raise InputError(f"stride={stride!r} should be from 1 to the side of a patch, {patch}")
     quick_gelu = quick_gelu or plan.get("quick_gelu", False)
-    model = open_clip("open_clip.model").CustomTextCLIP(embed_dim, vision, text, quick_gelu=quick_gelu)
+    model = import_open_clip("open_clip.model").CustomTextCLIP(embed_dim, vision, text, quick_gelu=quick_gelu)
     _set_stride(model.visual, steps)
     return CLIP(ImageTower(model.visual), TextTower(model.text))
 
 
-def _plan(name: str) -> dict[str, Any]:
+def _read_plan(name: str) -> dict[str, Any]:
     """Return open_clip's configuration of a model, which must be one of those the towers work for."""
-    library = open_clip("open_clip")
+    library = import_open_clip("open_clip")
     plan = library.get_model_config(name) if name in library.list_models() else None
     if plan is None or not _is_plain(plan):
         known = [each for each in library.list_models() if _is_plain(library.get_model_config(each))]
@@ -79,19 +79,19 @@ def _is_plain(plan: Mapping[str, Any]) -> bool:
     return plain and text.get("vocab_size") == VOCABULARY
 
 
-def _vision(plan: dict[str, Any], shape: Mapping[str, int], image_size: Sequence[int]) -> dict[str, Any]:
+def _plan_vision(plan: dict[str, Any], shape: Mapping[str, int], image_size: Sequence[int]) -> dict[str, Any]:
     size = to_pair("image_size", image_size)
     width, patch = shape.get("width", plan["width"]), shape.get("patch_size", plan["patch_size"])
     heads = shape.get("heads", width // plan.get("head_width", 64))
     _require_heads("heads", heads, "width", width)
-    own = {"width": width, "layers": shape.get("layers", plan["layers"]), "head_width": width // heads}
-    return plan | own | {"patch_size": patch, "image_size": size}
+    changes = {"width": width, "layers": shape.get("layers", plan["layers"]), "head_width": width // heads}
+    return plan | changes | {"patch_size": patch, "image_size": size}
 
 
-def _text(plan: dict[str, Any], shape: Mapping[str, int], length: int) -> dict[str, Any]:
-    own = {key: shape.get(f"text_{key}", plan[key]) for key in ("width", "layers", "heads")}
-    _require_heads("text_heads", own["heads"], "text_width", own["width"])
-    return plan | own | {"context_length": require_int("text_length", length, least=2)}
+def _plan_text(plan: dict[str, Any], shape: Mapping[str, int], length: int) -> dict[str, Any]:
+    changes = {key: shape.get(f"text_{key}", plan[key]) for key in ("width", "layers", "heads")}
+    _require_heads("text_heads", changes["heads"], "text_width", changes["width"])
+    return plan | changes | {"context_length": require_int("text_length", length, least=2)}
 
 
 def _set_stride(visual: Visual, stride: tuple[int, int]) -> None:
@@ -118,7 +118,7 @@ def freeze(module: ImageTower | TextTower, parts: str | Sequence[str]) -> None:
             `blocks:A-B` (the blocks A to B, both included, counted from 0).
     """
     for part in [parts] if isinstance(parts, str) else parts:
-        for frozen in _part(module, part):
+        for frozen in _find_part(module, part):
             frozen.requires_grad_(False)
 
 
@@ -139,7 +139,7 @@ def freeze_named(clip: CLIP, names: Sequence[str], key: str = "freeze") -> None:
             freeze(towers[tower], part or "all")
 
 
-def _part(tower: ImageTower | TextTower, part: str) -> Sequence[nn.Module | nn.Parameter]:
+def _find_part(tower: ImageTower | TextTower, part: str) -> Sequence[nn.Module | nn.Parameter]:
     blocks = re.fullmatch(r"blocks:(\d+)-(\d+)", part)
     if part == "all":
         return [tower]

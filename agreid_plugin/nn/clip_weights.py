@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agreid_plugin.errors import InputError, first_line, require_known
-from agreid_plugin.nn.checkpoints import is_script, read_tensors, require_file
+from agreid_plugin.nn.checkpoints import is_torchscript, read_tensors, require_file
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower
-from agreid_plugin.nn.vit_weights import ONLY_SQUARE, Fit, listed, resize_grid
+from agreid_plugin.nn.vit_weights import ONLY_SQUARE, Fit, format_names, resize_grid
 
 ACTIVATIONS = ("auto", "yes", "no")
 """How the choice of the quick GELU is written."""
@@ -51,23 +51,25 @@ def load_clip(towers: Towers, path: str | Path, mode: str = "bilinear") -> Fit:
         InputError: the file is missing, cannot be read or is for another model. The towers are then as they were.
     """
     require_known("mode of resizing positions", mode, MODES)
-    modules, stored = _by_part(towers), _read(path)
+    modules, stored = _split_towers(towers), _read(path)
     wanted = {
-        part + name: value for part, tower in modules.items() for name, value in _core(tower).state_dict().items()
+        part + name: value for part, tower in modules.items() for name, value in _get_core(tower).state_dict().items()
     }
-    own = {name: value.float() for name, value in stored.items() if name.startswith(tuple(modules))}
-    _resize(own, modules, mode)
-    if problem := _absent(own, stored, modules) or _other_model(own, wanted):
-        fitting = sum(name in own and own[name].shape == value.shape for name, value in wanted.items())
+    kept = {name: value.float() for name, value in stored.items() if name.startswith(tuple(modules))}
+    _resize_positions(kept, modules, mode)
+    if problem := _explain_absent(kept, stored, modules) or _explain_other_model(kept, wanted):
+        fitting = sum(name in kept and kept[name].shape == value.shape for name, value in wanted.items())
         raise InputError(f"{path} fits {fitting} of the model's {len(wanted)} tensors: {problem}")
     for part, tower in modules.items():
-        _core(tower).load_state_dict({name.removeprefix(part): own[name] for name in wanted if name.startswith(part)})
+        _get_core(tower).load_state_dict(
+            {name.removeprefix(part): kept[name] for name in wanted if name.startswith(part)}
+        )
     passed_over = tuple(TOWERS.keys() - modules.keys())
     unused = tuple(name for name in stored if name not in wanted and not name.startswith(passed_over))
     return Fit(str(path), len(wanted), len(wanted), (), unused)
 
 
-def quick_gelu_of(path: str | Path) -> bool | None:
+def detect_quick_gelu(path: str | Path) -> bool | None:
     """Tell whether the weights of a file were trained with the quick GELU, for `build_clip`.
 
     Archives of OpenAI were. For other files the `open_clip_config.json` or `config.json` beside it tells.
@@ -76,12 +78,12 @@ def quick_gelu_of(path: str | Path) -> bool | None:
         Whether, or None where nothing tells.
     """
     require_file(path)
-    if is_script(path):
+    if is_torchscript(path):
         return True
-    model = _settings(Path(path).with_name("open_clip_config.json")).get("model_cfg")
+    model = _read_settings(Path(path).with_name("open_clip_config.json")).get("model_cfg")
     if isinstance(model, Mapping):
         return bool(model.get("quick_gelu", False))
-    settings = _settings(Path(path).with_name("config.json"))
+    settings = _read_settings(Path(path).with_name("config.json"))
     if not str(settings.get("model_type", "")).startswith("clip"):
         return None
     # Hugging Face leaves out of a file what is as by default, and the quick GELU is.
@@ -99,17 +101,17 @@ def needs_quick_gelu(asked: str, path: str | Path | None, key: str = "quick_gelu
     """
     if require_known(key, asked, ACTIVATIONS) != "auto" or not path:
         return asked == "yes"
-    told = quick_gelu_of(path) if os.path.isfile(path) else None
-    if told is None:
+    detected = detect_quick_gelu(path) if os.path.isfile(path) else None
+    if detected is None:
         why = "does not tell" if os.path.isfile(path) else "is not there to tell"
         raise InputError(
             f"{key} is auto, but {path} {why} which activation it was trained with: set it to yes (OpenAI's weights) "
             "or no"
         )
-    return told
+    return detected
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _read_settings(path: Path) -> dict[str, Any]:
     """Read a JSON file; empty if there is none."""
     if not path.is_file():
         return {}
@@ -122,7 +124,7 @@ def _settings(path: Path) -> dict[str, Any]:
     return content
 
 
-def _by_part(towers: Towers) -> dict[str, ImageTower | TextTower]:
+def _split_towers(towers: Towers) -> dict[str, ImageTower | TextTower]:
     if isinstance(towers, CLIP):
         towers = [towers.image, towers.text]
     given = [towers] if isinstance(towers, ImageTower | TextTower) else list(towers)
@@ -132,50 +134,50 @@ def _by_part(towers: Towers) -> dict[str, ImageTower | TextTower]:
     return parts
 
 
-def _core(tower: ImageTower | TextTower) -> torch.nn.Module:
+def _get_core(tower: ImageTower | TextTower) -> torch.nn.Module:
     return tower.visual if isinstance(tower, ImageTower) else tower.text
 
 
-def _absent(own: Mapping[str, Tensor], stored: Iterable[str], parts: Iterable[str]) -> str:
+def _explain_absent(kept: Mapping[str, Tensor], stored: Iterable[str], parts: Iterable[str]) -> str:
     """Say which towers a file has not; empty if it has all of `parts`."""
-    absent = [part for part in parts if not any(name.startswith(part) for name in own)]
+    absent = [part for part in parts if not any(name.startswith(part) for name in kept)]
     if not absent:
         return ""
     if not any(name.startswith(tuple(TOWERS)) for name in stored):
-        return f"it holds no CLIP; its tensors: {listed(stored)}"
+        return f"it holds no CLIP; its tensors: {format_names(stored)}"
     return f"it has no {TOWERS[absent[0]]}: take a file of the whole CLIP"
 
 
-def _other_model(own: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
+def _explain_other_model(kept: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
     """Say in which way a file is for another model; empty if it is for this one."""
     for name, value in wanted.items():
-        if name in own and own[name].shape != value.shape:
+        if name in kept and kept[name].shape != value.shape:
             only = f"; {ONLY_SQUARE}" if name == IMAGE_POSITIONS else ""
-            shapes = f"{name} is {tuple(own[name].shape)}, but the model's is {tuple(value.shape)}"
+            shapes = f"{name} is {tuple(kept[name].shape)}, but the model's is {tuple(value.shape)}"
             return f"{shapes}{only}: build the model that the file is for, or take another file"
     for part, tower in TOWERS.items():
-        theirs, ours = _blocks(own, part), _blocks(wanted, part)
+        theirs, ours = _count_blocks(kept, part), _count_blocks(wanted, part)
         if ours and theirs != ours:
             return f"{theirs} blocks in the {tower}, the model has {ours}: set their number or take another file"
-    missing = [name for name in wanted if name not in own]
-    return f"not {listed(missing)}; it is incomplete or for another model" if missing else ""
+    missing = [name for name in wanted if name not in kept]
+    return f"not {format_names(missing)}; it is incomplete or for another model" if missing else ""
 
 
-def _blocks(names: Iterable[str], part: str) -> int:
+def _count_blocks(names: Iterable[str], part: str) -> int:
     pattern = re.compile(re.escape(part) + r"transformer\.resblocks\.(\d+)\.")
     return len({match[1] for match in map(pattern.match, names) if match})
 
 
-def _resize(own: dict[str, Tensor], modules: Mapping[str, ImageTower | TextTower], mode: str) -> None:
+def _resize_positions(kept: dict[str, Tensor], modules: Mapping[str, ImageTower | TextTower], mode: str) -> None:
     """Resize the position embeddings of a file that can be, in place."""
     for tower in modules.values():
-        if isinstance(tower, ImageTower) and IMAGE_POSITIONS in own:
-            own[IMAGE_POSITIONS] = _image_positions(own[IMAGE_POSITIONS], tower.grid, mode)
-        if isinstance(tower, TextTower) and TEXT_POSITIONS in own:
-            own[TEXT_POSITIONS] = _text_positions(own[TEXT_POSITIONS], tower.length)
+        if isinstance(tower, ImageTower) and IMAGE_POSITIONS in kept:
+            kept[IMAGE_POSITIONS] = _resize_image_positions(kept[IMAGE_POSITIONS], tower.grid, mode)
+        if isinstance(tower, TextTower) and TEXT_POSITIONS in kept:
+            kept[TEXT_POSITIONS] = _resize_text_positions(kept[TEXT_POSITIONS], tower.length)
 
 
-def _image_positions(stored: Tensor, grid: tuple[int, int], mode: str) -> Tensor:
+def _resize_image_positions(stored: Tensor, grid: tuple[int, int], mode: str) -> Tensor:
     """Keep the row of CLS and resize a square grid of the others to ours: (1+n, C) -> (1+P, C)."""
     patches = len(stored) - 1 if stored.dim() == 2 else 0
     side = isqrt(max(patches, 0))
@@ -184,7 +186,7 @@ def _image_positions(stored: Tensor, grid: tuple[int, int], mode: str) -> Tensor
     return torch.cat([stored[:1], resize_grid(stored[None, 1:], (side, side), grid, mode)[0]])
 
 
-def _text_positions(stored: Tensor, length: int) -> Tensor:
+def _resize_text_positions(stored: Tensor, length: int) -> Tensor:
     """Keep the first and the last row and stretch those between, or cut them: (n, D) -> (L, D)."""
     if stored.dim() != 2 or len(stored) < 3:
         return stored
@@ -218,12 +220,12 @@ _PROJECTIONS = {"visual_projection.weight": f"{IMAGE}proj", "text_projection.wei
 def _read(path: str | Path) -> dict[str, Tensor]:
     stored = read_tensors(path)
     try:
-        return _in_our_names(stored)
+        return _to_our_names(stored)
     except RuntimeError as error:
         raise InputError(f"{path} holds tensors of other shapes than a CLIP's: {first_line(error)}") from None
 
 
-def _in_our_names(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _to_our_names(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Give the tensors of a file open_clip's names and `visual.` or `text.`; others keep their own."""
     wrapped = all(name.startswith("module.") for name in stored)
     plain = {name.removeprefix("module.") if wrapped else name: value for name, value in stored.items()}
@@ -231,12 +233,12 @@ def _in_our_names(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
         name: value for name, value in plain.items() if name not in _NO_WEIGHTS and not name.endswith(".position_ids")
     }
     if any(name.startswith(tuple(_HUGGING_FACE_PARTS)) for name in kept):
-        return _from_hugging_face(kept)
+        return _convert_hugging_face(kept)
     return {TEXT + name if name.startswith(_TEXT_MODULES) else name: value for name, value in kept.items()}
 
 
-def _from_hugging_face(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    renamed = {_our_name(name): value.T if name in _PROJECTIONS else value for name, value in stored.items()}
+def _convert_hugging_face(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    renamed = {_to_our_name(name): value.T if name in _PROJECTIONS else value for name, value in stored.items()}
     for name in [name for name in renamed if ".self_attn.q_proj." in name]:
         parts = [name.replace(".q_proj.", f".{part}_proj.") for part in "qkv"]
         if all(part in renamed for part in parts):
@@ -245,7 +247,7 @@ def _from_hugging_face(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _our_name(name: str) -> str:
+def _to_our_name(name: str) -> str:
     for theirs, ours in _HUGGING_FACE_PARTS.items():
         if name.startswith(theirs):
             name = ours + name.removeprefix(theirs)

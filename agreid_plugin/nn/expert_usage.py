@@ -22,7 +22,7 @@ ForwardHook = Callable[[Any, tuple[Any, ...], Any], None]
 
 
 @dataclass(frozen=True)
-class Sent:
+class RoutingRecord:
     """What one call of a module sent to which experts."""
 
     weights: Tensor  # (N, E) of the experts, 0 for those not chosen
@@ -40,7 +40,7 @@ class Mixture(Protocol):
     def register_forward_hook(self, hook: ForwardHook) -> RemovableHandle:
         """Have a function called after each call of the module, as every `nn.Module` does."""
 
-    def sent(self, arguments: tuple[Any, ...], outputs: Any) -> Sent:
+    def record_routing(self, arguments: tuple[Any, ...], outputs: Any) -> RoutingRecord:
         """Return what a call with these arguments and outputs sent where."""
 
 
@@ -55,12 +55,12 @@ class Usage:
     weights: Tensor  # (G, E) the sum of their weights for it
 
     @classmethod
-    def of(cls, sent: Sent) -> Usage:
+    def count(cls, call: RoutingRecord) -> Usage:
         """Count one call."""
-        weights = sent.weights.detach().double()
-        group_of = sent.group_of if sent.group_of is not None else weights.new_zeros(len(weights), dtype=torch.long)
-        member = torch.stack([group_of == group for group in range(len(sent.groups))]).double()  # (G, N)
-        return cls(sent.top_k, sent.groups, member.sum(1), member @ (weights > 0).double(), member @ weights)
+        weights = call.weights.detach().double()
+        group_of = call.group_of if call.group_of is not None else weights.new_zeros(len(weights), dtype=torch.long)
+        member = torch.stack([group_of == group for group in range(len(call.groups))]).double()  # (G, N)
+        return cls(call.top_k, call.groups, member.sum(1), member @ (weights > 0).double(), member @ weights)
 
     def __add__(self, other: Usage) -> Usage:
         sums = (getattr(self, name) + getattr(other, name) for name in ("routed", "chosen", "weights"))
@@ -102,7 +102,7 @@ class UsageCounter:
         """Begin to count; return the number of mixtures found."""
         for name, module in self._model.named_modules():
             if isinstance(module, Mixture):
-                self._handles.append(module.register_forward_hook(self._counting(name)))
+                self._handles.append(module.register_forward_hook(self._make_hook(name)))
         return len(self._handles)
 
     def stop(self) -> None:
@@ -115,16 +115,16 @@ class UsageCounter:
         counted, self._counted = self._counted, {}
         return {name: usage.cpu() for name, usage in counted.items()}
 
-    def _counting(self, name: str) -> ForwardHook:
+    def _make_hook(self, name: str) -> ForwardHook:
         def count(module: Mixture, arguments: tuple[Any, ...], outputs: Any) -> None:
             if module.training == self._training:
-                usage = Usage.of(module.sent(arguments, outputs))
+                usage = Usage.count(module.record_routing(arguments, outputs))
                 self._counted[name] = self._counted[name] + usage if name in self._counted else usage
 
         return count
 
 
-def merged(parts: Iterable[UsageByModule]) -> UsageByModule:
+def merge_usage(parts: Iterable[UsageByModule]) -> UsageByModule:
     """Add up what several processes counted."""
     total: UsageByModule = {}
     for part in parts:
@@ -133,10 +133,10 @@ def merged(parts: Iterable[UsageByModule]) -> UsageByModule:
     return total
 
 
-def scalars(usage: UsageByModule) -> dict[str, float]:
+def flatten_shares(usage: UsageByModule) -> dict[str, float]:
     """Return each expert's share as `module/group/expert` -> number; a group that was given nothing has none."""
     return {
-        f"{_path(name, group)}/{expert}": share
+        f"{_join_path(name, group)}/{expert}": share
         for name, counted in usage.items()
         for group, routed, shares in counted.by_group()
         if routed
@@ -144,12 +144,12 @@ def scalars(usage: UsageByModule) -> dict[str, float]:
     }
 
 
-def complaints(usage: UsageByModule) -> list[str]:
+def find_idle_experts(usage: UsageByModule) -> list[str]:
     """Return a line for each group that was given nothing, and for those of whose experts some were not chosen."""
     lines = []
     for name, counted in usage.items():
         for number, (group, routed, shares) in enumerate(counted.by_group()):
-            where = _path(name, group)
+            where = _join_path(name, group)
             idle = [str(expert) for expert in shares if not counted.chosen[number, expert]]
             if not routed:
                 lines.append(f"{where}: the group was never chosen, its experts learn nothing")
@@ -159,10 +159,10 @@ def complaints(usage: UsageByModule) -> list[str]:
     return lines
 
 
-def told(usage: Mapping[str, Usage]) -> list[str]:
+def format_shares(usage: Mapping[str, Usage]) -> list[str]:
     """Return a line of every expert's share in percent, for each group."""
     return [
-        f"{_path(name, group)}: " + "  ".join(f"{expert}: {100 * share:.1f}" for expert, share in shares.items())
+        f"{_join_path(name, group)}: " + "  ".join(f"{expert}: {100 * share:.1f}" for expert, share in shares.items())
         for name, counted in usage.items()
         for group, _, shares in counted.by_group()
     ]
@@ -175,5 +175,5 @@ def group_name(number: int, groups: int) -> str:
     return View(number).word if groups == len(View) else str(number)
 
 
-def _path(name: str, group: str) -> str:
+def _join_path(name: str, group: str) -> str:
     return f"{name}/{group}" if group else name

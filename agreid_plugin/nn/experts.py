@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.nn.expert_usage import Sent
+from agreid_plugin.nn.expert_usage import RoutingRecord
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Router(nn.Module):
         if not 1 <= top_k <= experts:
             raise InputError(f"top_k={top_k} should be between 1 and the number of experts, {experts}")
         self.top_k = top_k
-        self.weight = _uniform(groups, experts, width)
-        self.bias = _uniform(groups, experts, bound=1 / math.sqrt(width))
+        self.weight = _draw_uniform(groups, experts, width)
+        self.bias = _draw_uniform(groups, experts, bound=1 / math.sqrt(width))
 
     def forward(self, vectors: Tensor, group: Tensor | None = None) -> Routing:
         """Route each vector among the experts of its group (the first if none is given): (B, D), (B,)."""
@@ -75,11 +75,11 @@ class Router(nn.Module):
             strongest, experts = logits.topk(self.top_k, dim=-1)
             return Routing(logits, experts, strongest.softmax(dim=-1))
 
-    def sent(self, arguments: tuple[Any, ...], outputs: Routing) -> Sent:
+    def record_routing(self, arguments: tuple[Any, ...], outputs: Routing) -> RoutingRecord:
         """Tell who counts experts where the vectors of a call went."""
         weights = torch.zeros_like(outputs.logits).scatter(-1, outputs.experts, outputs.weights)  # (B, E)
         groups, experts = self.bias.shape
-        return Sent(weights, self.top_k, (range(experts),) * groups, *arguments[1:])
+        return RoutingRecord(weights, self.top_k, (range(experts),) * groups, *arguments[1:])
 
 
 class GroupedLinear(nn.Module):
@@ -90,8 +90,8 @@ class GroupedLinear(nn.Module):
 
     def __init__(self, experts: int, in_width: int, out_width: int, bias: bool = True):
         super().__init__()
-        self.weight = _uniform(experts, out_width, in_width)
-        self.bias = _uniform(experts, out_width, bound=1 / math.sqrt(in_width)) if bias else None
+        self.weight = _draw_uniform(experts, out_width, in_width)
+        self.bias = _draw_uniform(experts, out_width, bound=1 / math.sqrt(in_width)) if bias else None
 
     def forward(self, values: Tensor, counts: list[int]) -> Tensor:
         """Apply expert 0 to the first `counts[0]` values, and so on: (A, ..., in) -> (A, ..., out)."""
@@ -179,13 +179,13 @@ class TokenExperts(nn.Module):
         return self.proj(mixed.transpose(1, 2).flatten(2), counts)
 
 
-def precisely(layer: nn.Module, values: Tensor) -> Tensor:
+def run_in_own_precision(layer: nn.Module, values: Tensor) -> Tensor:
     """Apply a layer in its own precision inside autocast too: a choice should not hang on rounding."""
     with torch.autocast(values.device.type, enabled=False):
         return layer(values.to(next(layer.parameters()).dtype))
 
 
-def _uniform(*shape: int, bound: float | None = None) -> nn.Parameter:
+def _draw_uniform(*shape: int, bound: float | None = None) -> nn.Parameter:
     """Return a parameter drawn as `nn.Linear` draws its own, within 1 / sqrt(inputs)."""
     bound = 1 / math.sqrt(shape[-1]) if bound is None else bound
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))

@@ -78,38 +78,38 @@ def encode_in_chunks(method: TwoStageMethod, batch: Batch, chunk: int) -> Any:
         raise InputError(f"a batch of {counts} cannot be cut into chunks: give it as many of each")
     if len(batch) <= chunk:
         return method.encode(batch)
-    with _refused_batch_norms(method, chunk, len(batch)):
-        pieces = [_cut(batch, start, chunk) for start in range(0, len(batch), chunk)]
-        parts = [_encoded(method, piece) for piece in pieces]
-    return _walk(partial(_joined, [len(piece) for piece in pieces]), parts, "encode")
+    with _refuse_batch_norms(method, chunk, len(batch)):
+        pieces = [_slice_batch(batch, start, chunk) for start in range(0, len(batch), chunk)]
+        parts = [_encode_chunk(method, piece) for piece in pieces]
+    return _map_tensors(partial(_join_chunks, [len(piece) for piece in pieces]), parts, "encode")
 
 
-def _cut(batch: Batch, start: int, chunk: int) -> Batch:
+def _slice_batch(batch: Batch, start: int, chunk: int) -> Batch:
     return batch.with_(**{name: value[start : start + chunk] for name, value in batch.present().items()})
 
 
-def _encoded(method: TwoStageMethod, piece: Batch) -> Any:
+def _encode_chunk(method: TwoStageMethod, piece: Batch) -> Any:
     """Encode a chunk, to be encoded again when its gradient is asked for."""
     tensors = [value for value in piece.present().values() if isinstance(value, Tensor)]
-    with _weights_cast_anew(tensors[0].device.type):
+    with _recast_weights(tensors[0].device.type):
         # The tensors are there to tell whose generators to remember.
         encoded = checkpoint(lambda *_: method.encode(piece), *tensors, use_reentrant=False)
-    return _walk(lambda values, _: _owned(values[0]), [encoded], "encode")
+    return _map_tensors(lambda values, _: _copy_slice(values[0]), [encoded], "encode")
 
 
-def _weights_cast_anew(device: str) -> torch.autocast:
+def _recast_weights(device: str) -> torch.autocast:
     """Stay in autocast if in it, but cast weights in every chunk: a shared one would add up its gradients in half."""
     enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     return torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
 
 
-def _owned(values: Tensor) -> Tensor:
+def _copy_slice(values: Tensor) -> Tensor:
     """Copy what is a small part of something larger, which it would keep in memory."""
     return values.clone() if values.untyped_storage().nbytes() > values.nbytes else values
 
 
 @contextmanager
-def _refused_batch_norms(method: nn.Module, chunk: int, count: int) -> Iterator[None]:
+def _refuse_batch_norms(method: nn.Module, chunk: int, count: int) -> Iterator[None]:
     """Refuse batch norms that would take statistics of a chunk."""
 
     def refuse(name: str, norm: _BatchNorm, _: Any) -> None:
@@ -128,7 +128,7 @@ def _refused_batch_norms(method: nn.Module, chunk: int, count: int) -> Iterator[
             handle.remove()
 
 
-def _joined(counts: Sequence[int], parts: Sequence[Tensor], where: str) -> Tensor:
+def _join_chunks(counts: Sequence[int], parts: Sequence[Tensor], where: str) -> Tensor:
     """Join the chunks' tensors, by their first dimension."""
     for count, part in zip(counts, parts, strict=True):
         if part.shape[:1] != (count,):
@@ -139,11 +139,11 @@ def _joined(counts: Sequence[int], parts: Sequence[Tensor], where: str) -> Tenso
     return torch.cat(list(parts))
 
 
-def _walk(function: Callable[[Sequence[Tensor], str], Tensor], trees: Sequence[Any], where: str) -> Any:
+def _map_tensors(function: Callable[[Sequence[Tensor], str], Tensor], trees: Sequence[Any], where: str) -> Any:
     """Return a tree like the given ones, which are alike, each tensor made by `function` of theirs and of its name."""
-    first, inside = trees[0], partial(_walk, function)
+    first, inside = trees[0], partial(_map_tensors, function)
     if any(type(tree) is not type(first) for tree in trees):
-        raise _unlike(where)
+        raise _build_mismatch(where)
     if isinstance(first, Tensor):
         return function(trees, where)
     if is_dataclass(first) and not isinstance(first, type):
@@ -156,9 +156,9 @@ def _walk(function: Callable[[Sequence[Tensor], str], Tensor], trees: Sequence[A
         parts = [inside(each, f"{where}[{place}]") for place, each in enumerate(zip(*trees, strict=True))]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     if any(tree != first for tree in trees):
-        raise _unlike(where)
+        raise _build_mismatch(where)
     return first
 
 
-def _unlike(where: str) -> InputError:
+def _build_mismatch(where: str) -> InputError:
     return InputError(f"{where} is not the same in all chunks: return it by image, as a tensor")

@@ -18,25 +18,25 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError
 
 
-def cosines(left: Tensor, right: Tensor) -> Tensor:
+def compute_cosines(left: Tensor, right: Tensor) -> Tensor:
     """Return the cosine of each of one set with each of the other (Eq. 9): (B, L, D), (B, R, D) -> (B, L, R)."""
     return F.normalize(left, dim=-1) @ F.normalize(right, dim=-1).transpose(1, 2)
 
 
-def nearest_patches(anchors: Tensor, patches: Tensor, count: int) -> Tensor:
+def find_nearest_patches(anchors: Tensor, patches: Tensor, count: int) -> Tensor:
     """Return the patches most similar to each anchor (Eq. 8), strongest first: (B, M, D), (B, N, D) -> (B, M, K).
 
     Example:
         >>> patches = torch.tensor([[[0.0, 1.0], [3.0, 0.0], [1.0, 1.0]]])
-        >>> nearest_patches(torch.tensor([[[2.0, 0.0]]]), patches, count=2)
+        >>> find_nearest_patches(torch.tensor([[[2.0, 0.0]]]), patches, count=2)
         tensor([[[1, 2]]])
     """
     if count > patches.shape[1]:
         raise InputError(f"count={count} patches cannot be chosen: an image has {patches.shape[1]}")
-    return cosines(anchors, patches).topk(count, dim=-1).indices
+    return compute_cosines(anchors, patches).topk(count, dim=-1).indices
 
 
-def query_row(queries: Tensor, patches: Tensor, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def compute_query_row(queries: Tensor, patches: Tensor, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return each query's row of its graph's normalized adjacency (Eqs. 10-12): its own weight and the patches'.
 
     Args:
@@ -51,12 +51,12 @@ def query_row(queries: Tensor, patches: Tensor, chosen: Tensor | None = None) ->
         A patch that points as the query does shares its graph evenly; one at a right angle has no part in it.
 
         >>> query, patches = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[4.0, 0.0], [0.0, 1.0]]])
-        >>> own, others = query_row(query, patches)
-        >>> own, others
+        >>> self_weight, others = compute_query_row(query, patches)
+        >>> self_weight, others
         (tensor([[0.6667]]), tensor([[[0.3333, 0.0000]]]))
     """
-    near = cosines(queries, patches).clamp(min=0)  # (B, M, N)
-    among = cosines(patches, patches).clamp(min=0)  # (B, N, N)
+    near = compute_cosines(queries, patches).clamp(min=0)  # (B, M, N)
+    among = compute_cosines(patches, patches).clamp(min=0)  # (B, N, N)
     if chosen is None:
         shared = among.sum(dim=-1).unsqueeze(1)  # (B, 1, N): the part of the degrees that all queries share
     else:
@@ -87,6 +87,6 @@ class QueryGraph(nn.Module):
         with torch.autocast(queries.device.type, enabled=False):
             dtype = torch.promote_types(queries.dtype, torch.float32)
             queries, patches = queries.to(dtype), patches.to(dtype)
-            own, others = query_row(queries, patches, chosen)
-            mixed = own.unsqueeze(-1) * queries + others @ patches
+            self_weight, others = compute_query_row(queries, patches, chosen)
+            mixed = self_weight.unsqueeze(-1) * queries + others @ patches
         return torch.tanh(mixed @ self.weight)

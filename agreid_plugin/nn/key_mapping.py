@@ -12,7 +12,7 @@ from agreid_plugin.errors import InputError
 
 State = Mapping[str, Tensor]
 Renames = Iterable[tuple[str, str]]  # pattern and replacement; the first that matches a whole key is taken
-Dead = Iterable[tuple[str, str]]  # pattern of tensors that reach no output, and what they are
+DeadKeys = Iterable[tuple[str, str]]  # pattern of tensors that reach no output, and what they are
 
 
 @dataclass(frozen=True)
@@ -36,44 +36,44 @@ class Converted:
 
 
 @dataclass(frozen=True)
-class Signs:
+class MethodKeys:
     """What tells a method's checkpoints: a key only the released ones have, and one only those in our names have."""
 
     released: str
     ours: str
 
 
-SIGNS = {
-    "vdt": Signs("backbone.view_token", "backbone.view_tokens"),
-    "visa": Signs("backbone.base.view_token_sky", "backbone.encoder.view_tokens"),
-    "svpr": Signs("TextNet.view_prompt", "backbone.text.view_prompts"),
-    "tag-clip": Signs("visual.view_token", "image.view_token"),
+METHOD_KEYS = {
+    "vdt": MethodKeys("backbone.view_token", "backbone.view_tokens"),
+    "visa": MethodKeys("backbone.base.view_token_sky", "backbone.encoder.view_tokens"),
+    "svpr": MethodKeys("TextNet.view_prompt", "backbone.text.view_prompts"),
+    "tag-clip": MethodKeys("visual.view_token", "image.view_token"),
 }
 
 
-def checked(state: State, method: str) -> dict[str, Tensor]:
+def require_released(state: State, method: str) -> dict[str, Tensor]:
     """Return a copy without the prefix of data-parallel training, or refuse what is not the method's."""
     plain = {key.removeprefix("module."): value for key, value in state.items()}
-    if SIGNS[method].released in plain:
+    if METHOD_KEYS[method].released in plain:
         return plain
-    raise InputError(f"no released {method} checkpoint: {_instead(plain, method)}")
+    raise InputError(f"no released {method} checkpoint: {_identify(plain, method)}")
 
 
-def _instead(plain: State, method: str) -> str:
+def _identify(plain: State, method: str) -> str:
     """Say what a state dict is that is not the released method's."""
-    for name, signs in SIGNS.items():
+    for name, signs in METHOD_KEYS.items():
         if signs.released in plain:
             return f"it is a released {name} checkpoint, convert it as {name}"
         if signs.ours in plain:
             return f"it is a {name} checkpoint in the names of this package already, use it as it is"
     found = f"it has {', '.join(list(plain)[:3])}, ..." if plain else "it is empty"
-    return f"{SIGNS[method].released} is missing, {found}"
+    return f"{METHOD_KEYS[method].released} is missing, {found}"
 
 
-def renamed(rest: State, renames: Renames) -> dict[str, Tensor]:
+def rename_keys(rest: State, renames: Renames) -> dict[str, Tensor]:
     """Return the tensors under their new names, or refuse those that no rule knows."""
     renames = tuple(renames)
-    names = {key: name for key in rest if (name := _renamed(key, renames)) is not None}
+    names = {key: name for key in rest if (name := _rename_key(key, renames)) is not None}
     unknown = [key for key in rest if key not in names]
     if unknown:
         more = f", ... ({len(unknown)} in all)" if len(unknown) > 3 else ""
@@ -81,14 +81,14 @@ def renamed(rest: State, renames: Renames) -> dict[str, Tensor]:
     return {names[key]: value for key, value in rest.items()}
 
 
-def _renamed(key: str, renames: Renames) -> str | None:
+def _rename_key(key: str, renames: Renames) -> str | None:
     for pattern, replacement in renames:
         if found := re.fullmatch(pattern, key):
             return found.expand(replacement)
     return None
 
 
-def numbers(rest: State, owner: str) -> list[int]:
+def list_numbers(rest: State, owner: str) -> list[int]:
     """Return the numbers under which a list of modules stands in the checkpoint."""
     pattern = re.compile(rf"{re.escape(owner)}\.(\d+)\.")
     found = sorted({int(match[1]) for key in rest if (match := pattern.match(key))})
@@ -97,16 +97,16 @@ def numbers(rest: State, owner: str) -> list[int]:
     return found
 
 
-def taken(rest: dict[str, Tensor], key: str) -> Tensor:
+def take_key(rest: dict[str, Tensor], key: str) -> Tensor:
     """Remove a tensor, which must be there, and return it."""
     if key not in rest:
         raise InputError(f"the checkpoint is incomplete: {key} is missing")
     return rest.pop(key)
 
 
-def joined(rest: dict[str, Tensor], keys: Sequence[str], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
+def join_keys(rest: dict[str, Tensor], keys: Sequence[str], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
     """Take tensors of one shape and join them."""
-    values = [taken(rest, key) for key in keys]
+    values = [take_key(rest, key) for key in keys]
     for key, value in zip(keys, values, strict=True):
         if value.shape != values[0].shape:
             raise InputError(
@@ -115,13 +115,13 @@ def joined(rest: dict[str, Tensor], keys: Sequence[str], join: Callable[[list[Te
     return join(values)
 
 
-def dropped(rest: dict[str, Tensor], dead: Dead) -> dict[str, tuple[str, ...]]:
+def drop_dead(rest: dict[str, Tensor], dead: DeadKeys) -> dict[str, tuple[str, ...]]:
     """Remove the tensors that reach no output, and return what they are -> their keys."""
-    found = {what: _taken_out(rest, pattern) for pattern, what in dead}
+    found = {what: _drop_matching(rest, pattern) for pattern, what in dead}
     return {what: keys for what, keys in found.items() if keys}
 
 
-def _taken_out(rest: dict[str, Tensor], pattern: str) -> tuple[str, ...]:
+def _drop_matching(rest: dict[str, Tensor], pattern: str) -> tuple[str, ...]:
     """Remove the tensors whose keys match, and return the keys."""
     keys = tuple(key for key in rest if re.fullmatch(pattern, key))
     for key in keys:

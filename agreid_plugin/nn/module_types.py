@@ -16,23 +16,23 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 if TYPE_CHECKING:
 
-    class ModuleListOf(nn.ModuleList, Generic[Kind]):
+    class TypedModuleList(nn.ModuleList, Generic[Kind]):
         """An `nn.ModuleList` of modules of one kind."""
 
         def __init__(self, modules: Iterable[Kind]): ...
 
         @overload
-        def __getitem__(self, idx: slice) -> ModuleListOf[Kind]: ...
+        def __getitem__(self, idx: slice) -> TypedModuleList[Kind]: ...
 
         @overload
         def __getitem__(self, idx: int) -> Kind: ...
 
-        def __getitem__(self, idx: int | slice) -> Kind | ModuleListOf[Kind]: ...
+        def __getitem__(self, idx: int | slice) -> Kind | TypedModuleList[Kind]: ...
 
         def __iter__(self) -> Iterator[Kind]: ...
 
 else:
-    ModuleListOf = nn.ModuleList
+    TypedModuleList = nn.ModuleList
 
 
 class BlockMlp(nn.Module):
@@ -55,7 +55,7 @@ class ResidualBlock(nn.Module):
 class Blocks(nn.Module):
     """The blocks of a tower."""
 
-    resblocks: ModuleListOf[ResidualBlock]
+    resblocks: TypedModuleList[ResidualBlock]
 
 
 class Visual(nn.Module):

@@ -27,10 +27,10 @@ from agreid_plugin.trust import ARCHIVE_ERRORS, OPTION, trusted
 
 _logger = logging.getLogger(__name__)
 
-MOST_NAMED = 3  # of what a file asks for
+MAX_NAMED = 3  # of what a file asks for
 HARMLESS = ("torch.", "collections.", "_codecs.encode", "builtins.set", "builtins.bytearray", "builtins.complex")
 """How names of what files of weights ask for begin."""
-MOST_PICKLES = 10  # in a file; the old format has five, one after another
+MAX_PICKLES = 10  # in a file; the old format has five, one after another
 # How torch names what it refuses.
 _REFUSED = re.compile(r"GLOBAL (\S+) was")
 
@@ -47,19 +47,19 @@ def load_trusted(path: str | Path, refused: BaseException, **options: Any) -> An
         InputError: it is not trusted, or damaged.
     """
     if not trusted():
-        raise refusal(path, refused)
+        raise build_refusal(path, refused)
     _logger.warning("%s is loaded with the code that it holds, as %s says", path, OPTION)
     try:
         return torch.load(path, weights_only=False, **options)
     except Exception as error:  # what its own code raises
-        raise InputError(f"{path} cannot be loaded, trusted as it is: {_told(error)}") from None
+        raise InputError(f"{path} cannot be loaded, trusted as it is: {_describe_error(error)}") from None
 
 
-def refusal(path: str | Path, refused: BaseException) -> InputError:
+def build_refusal(path: str | Path, refused: BaseException) -> InputError:
     """Say what a file asks for, what that could do, and what to do about it."""
     match = _REFUSED.search(str(refused))
-    foreign = sorted(name for name in names_asked_for(path) if not name.startswith(HARMLESS))
-    shown = [*foreign[:MOST_NAMED], *(["..."] if len(foreign) > MOST_NAMED else [])]
+    foreign = sorted(name for name in list_pickle_globals(path) if not name.startswith(HARMLESS))
+    shown = [*foreign[:MAX_NAMED], *(["..."] if len(foreign) > MAX_NAMED else [])]
     names = [match[1]] if match else shown
     if not names:
         return InputError(f"{path} cannot be read as a checkpoint: it is damaged, or holds more than torch writes")
@@ -70,11 +70,11 @@ def refusal(path: str | Path, refused: BaseException) -> InputError:
     )
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-def names_asked_for(path: str | Path) -> set[str]:
+def list_pickle_globals(path: str | Path) -> set[str]:
     """Return the full names of classes and functions that the pickles of a file ask for, as far as they are whole."""
     found: set[str] = set()
     try:
@@ -83,11 +83,11 @@ def names_asked_for(path: str | Path) -> set[str]:
                 for name in archive.namelist():
                     if name.endswith("/data.pkl"):
                         with archive.open(name) as stream:
-                            found.update(_names(stream))
+                            found.update(_scan_globals(stream))
         else:
             with Path(path).open("rb") as stream:
-                for _ in range(MOST_PICKLES):
-                    found.update(_names(stream))
+                for _ in range(MAX_PICKLES):
+                    found.update(_scan_globals(stream))
     except (*ARCHIVE_ERRORS, *_NO_PICKLE):
         pass
     # the second protocol, which torch writes, calls the module of builtins as Python 2 did
@@ -97,7 +97,7 @@ def names_asked_for(path: str | Path) -> set[str]:
 _NO_PICKLE = (ValueError, KeyError, IndexError, OverflowError, MemoryError, AttributeError, TypeError)
 
 
-def _names(stream: IO[bytes]) -> Iterator[str]:
+def _scan_globals(stream: IO[bytes]) -> Iterator[str]:
     """Yield the names that one pickle asks for; later protocols put them on the stack, as two texts."""
     texts: deque[str] = deque(["?", "?"], maxlen=2)
     memo: dict[Any, str] = {}  # by number
@@ -116,16 +116,16 @@ def _names(stream: IO[bytes]) -> Iterator[str]:
 
 _logger = logging.getLogger(__name__)
 
-PACKAGES = ("mmengine", "mmpretrain", "mmcv", "numpy", "agreid_plugin")
+INERT_PACKAGES = ("mmengine", "mmpretrain", "mmcv", "numpy", "agreid_plugin")
 """Whose classes and functions are stood in for; those of others are refused."""
-NAMES = ("builtins.getattr", "_codecs.encode", "builtins.bytes")
+INERT_NAMES = ("builtins.getattr", "_codecs.encode", "builtins.bytes")
 """What else objects of these packages are made with: their methods, and the bytes of an array, also of an empty one."""
-MOST_NAMED = 3  # of what is left out
+MAX_NAMED = 3  # of what is left out
 METADATA = "_metadata"
 """The only attribute that torch gives a dict: the versions of modules, of a state dict."""
 
 
-class StandIn:
+class InertObject:
     """Takes everything it is given and does nothing with it."""
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -139,7 +139,7 @@ class StandIn:
 
 
 def load_plain(path: str | Path, map_location: Any = "cpu") -> Any:
-    """Read a checkpoint as `torch.load(weights_only=True)` does, and leave out the objects of `PACKAGES`.
+    """Read a checkpoint as `torch.load(weights_only=True)` does, and leave out the objects of `INERT_PACKAGES`.
 
     A list that holds one of them is left out with it. What is left out is logged.
 
@@ -151,23 +151,27 @@ def load_plain(path: str | Path, map_location: Any = "cpu") -> Any:
         with _allow():
             content = torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError:
-        names = sorted(name for name in names_asked_for(path) if name.partition(".")[0] in PACKAGES or name in NAMES)
+        names = sorted(
+            name
+            for name in list_pickle_globals(path)
+            if name.partition(".")[0] in INERT_PACKAGES or name in INERT_NAMES
+        )
         if not names:
             raise
-        with _allow(*map(stand_in, names)):
+        with _allow(*map(make_inert_class, names)):
             content = torch.load(path, map_location=map_location, weights_only=True)
     left_out: list[str] = []
-    if not _keep(content, "", left_out, {}):
+    if not _is_plain(content, "", left_out, {}):
         raise pickle.UnpicklingError("it is neither a tensor nor a plain value")
     if left_out:
-        _log(str(path), tuple(left_out))
+        _log_left_out(str(path), tuple(left_out))
     return content
 
 
-def stand_in(name: str) -> type[StandIn]:
+def make_inert_class(name: str) -> type[InertObject]:
     """Return a class that goes by a full name, which is how torch finds what is allowed."""
     module, _, own = name.rpartition(".")
-    return type(own, (StandIn,), {"__module__": module})
+    return type(own, (InertObject,), {"__module__": module})
 
 
 @contextmanager
@@ -183,7 +187,7 @@ def _allow(*classes: type) -> Iterator[None]:
         add_safe_globals(before)
 
 
-def _keep(value: Any, name: str, left_out: list[str], known: dict[int, bool | None]) -> bool:
+def _is_plain(value: Any, name: str, left_out: list[str], known: dict[int, bool | None]) -> bool:
     """Tell whether a value is plain, after its dicts have lost what is not.
 
     Args:
@@ -192,7 +196,7 @@ def _keep(value: Any, name: str, left_out: list[str], known: dict[int, bool | No
         left_out: is given the names of what was removed.
         known: `id` -> the answer for each container, `None` while it is not found: parts may be shared.
     """
-    if isinstance(value, StandIn) or (isinstance(value, type) and issubclass(value, StandIn)):
+    if isinstance(value, InertObject) or (isinstance(value, type) and issubclass(value, InertObject)):
         return False
     if not isinstance(value, dict | list | tuple | set):
         return True
@@ -202,10 +206,10 @@ def _keep(value: Any, name: str, left_out: list[str], known: dict[int, bool | No
             for key in [key for key in getattr(value, "__dict__", ()) if key != METADATA]:
                 del value.__dict__[key]  # a file could so replace a method
             for part in (value, getattr(value, "__dict__", {})):
-                _clean(part, name, left_out, known)
+                _remove_foreign(part, name, left_out, known)
             known[id(value)] = True
         else:
-            found = [_keep(each, name, left_out, known) for each in value]
+            found = [_is_plain(each, name, left_out, known) for each in value]
             known[id(value)] = all(found)
     kept = known[id(value)]
     if kept is None:
@@ -213,26 +217,26 @@ def _keep(value: Any, name: str, left_out: list[str], known: dict[int, bool | No
     return kept
 
 
-def _clean(part: dict, name: str, left_out: list[str], known: dict[int, bool | None]) -> None:
+def _remove_foreign(part: dict, name: str, left_out: list[str], known: dict[int, bool | None]) -> None:
     for key in [*part]:
-        inner = _join(name, key)
-        if not (_keep(key, inner, left_out, known) and _keep(part[key], inner, left_out, known)):
+        inner = _join_key(name, key)
+        if not (_is_plain(key, inner, left_out, known) and _is_plain(part[key], inner, left_out, known)):
             del part[key]
             left_out.append(inner)
 
 
-def _join(name: str, key: Any) -> str:
+def _join_key(name: str, key: Any) -> str:
     shown = repr(str(key)[:60])[1:-1]  # in one line
     return f"{name}.{shown}" if name else shown
 
 
 @cache
-def _log(path: str, names: tuple[str, ...]) -> None:
+def _log_left_out(path: str, names: tuple[str, ...]) -> None:
     """Log what is left out, once in a process: to resume, a file is read twice."""
-    more = len(names) - MOST_NAMED
+    more = len(names) - MAX_NAMED
     _logger.info(
         "%s: left out what is neither a tensor nor a plain value, a run resumed from it goes on without: %s%s",
         path,
-        ", ".join(names[:MOST_NAMED]),
+        ", ".join(names[:MAX_NAMED]),
         f" and {more} more" if more > 0 else "",
     )

@@ -48,7 +48,7 @@ class TokenSelection(nn.Module):
     Example:
         >>> tse = TokenSelection(width=8, candidates=10, share=0.3, out_width=16)
         >>> tokens, attention = torch.randn(2, 11, 8), torch.arange(22.0).view(2, 11)
-        >>> selected = tse(tokens, attention, patches_allowed(tokens))
+        >>> selected = tse(tokens, attention, mask_patches(tokens))
         >>> selected.features.shape, selected.indices.tolist()
         (torch.Size([2, 16]), [[10, 9, 8], [10, 9, 8]])
     """
@@ -71,15 +71,15 @@ class TokenSelection(nn.Module):
             attention: how much the summary attends to each; it gets no gradient.
             allowed: which may be selected, at least one in every row: no summary, no padding.
         """
-        indices, real = strongest(attention, allowed, self.most)
+        indices, real = select_strongest(attention, allowed, self.most)
         chosen = tokens.gather(1, indices.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))  # (B, k, E)
         chosen = F.normalize(chosen, dim=-1)
-        hidden = self._normalized(self.fc1(chosen), real).relu()
+        hidden = self._normalize(self.fc1(chosen), real).relu()
         embedded = self.linear(chosen) + self.fc2(hidden)  # (B, k, W)
         pooled = embedded.masked_fill(~real.unsqueeze(-1), -torch.inf).amax(dim=1)
         return SelectedTokens(pooled.to(self.norm.weight.dtype), indices, real)
 
-    def _normalized(self, values: Tensor, real: Tensor) -> Tensor:
+    def _normalize(self, values: Tensor, real: Tensor) -> Tensor:
         """Run the batch norm, in training on the rows of real tokens alone: (B, k, E), (B, k) -> (B, k, E)."""
         rows = values.flatten(0, 1)
         if not self.training:
@@ -89,7 +89,7 @@ class TokenSelection(nn.Module):
         return rows.to(normal.dtype).index_copy(0, taken, normal).view_as(values)
 
 
-def strongest(attention: Tensor, allowed: Tensor, most: int) -> tuple[Tensor, Tensor]:
+def select_strongest(attention: Tensor, allowed: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """Return the places of the most attended tokens, and which of them are allowed: (B, N), (B, N) -> twice (B, k)."""
     if attention.shape != allowed.shape:
         raise InputError(f"attention={tuple(attention.shape)} should have the shape of allowed: {tuple(allowed.shape)}")
@@ -98,13 +98,13 @@ def strongest(attention: Tensor, allowed: Tensor, most: int) -> tuple[Tensor, Te
     return indices, found > -torch.inf
 
 
-def patches_allowed(tokens: Tensor) -> Tensor:
+def mask_patches(tokens: Tensor) -> Tensor:
     """Say which tokens of images may be selected, all but CLS, which comes first: (B, N, E) -> (B, N)."""
     places = torch.arange(tokens.shape[1], device=tokens.device)
     return (places > 0).expand(tokens.shape[:2])
 
 
-def words_allowed(ends: Tensor, length: int) -> Tensor:
+def mask_words(ends: Tensor, length: int) -> Tensor:
     """Say which tokens of sentences may be selected, those between start and end: (B,) -> (B, length).
 
     A sentence without a word has its end selected, since nothing else stands for it.
@@ -114,7 +114,7 @@ def words_allowed(ends: Tensor, length: int) -> Tensor:
         length: N.
 
     Example:
-        >>> words_allowed(torch.tensor([3, 1]), length=5).int()  # of two words, and of none
+        >>> mask_words(torch.tensor([3, 1]), length=5).int()  # of two words, and of none
         tensor([[0, 1, 1, 0, 0],
                 [0, 1, 0, 0, 0]], dtype=torch.int32)
     """

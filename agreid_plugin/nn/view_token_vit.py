@@ -18,7 +18,7 @@ CLS, VIEW, FIRST_PATCH = 0, 1, 2  # where the tokens stand
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncoderOutputs:
     """What an encoder makes of images. Without view tokens the class token is both identity and view."""
 
     cls: Tensor  # (B, D)
@@ -41,7 +41,7 @@ class DecoupledEncoder(nn.Module):
         per_block: give every block view tokens of its own, which are added to what the previous block made of them,
             rather than the first block alone. Those of later blocks start at zero, where both are the same.
         subtractions: after how many blocks the view token is subtracted; of all without a number. The final norm is
-            followed by one more in any case, which gives `Encoded.identity`.
+            followed by one more in any case, which gives `EncoderOutputs.identity`.
     """
 
     def __init__(
@@ -56,24 +56,24 @@ class DecoupledEncoder(nn.Module):
         self.subtractions = vit.depth if subtractions is None else subtractions
         self.view_tokens = nn.Parameter(torch.zeros(vit.depth if per_block else 1, views, vit.width))
 
-    def forward(self, images: Tensor, views: Tensor | None = None) -> Encoded:
+    def forward(self, images: Tensor, views: Tensor | None = None) -> EncoderOutputs:
         """Encode images; their views, (B,), are needed if there is a token for each."""
-        own = self._tokens_of(images.shape[0], views)  # (blocks or 1, B, D)
+        view_tokens = self._select_tokens(images.shape[0], views)  # (blocks or 1, B, D)
         before_last: list[Tensor] = []
 
-        def add_own(number: int, tokens: Tensor) -> Tensor:
+        def add_view_tokens(number: int, tokens: Tensor) -> Tensor:
             if number == self.vit.depth - 1:
                 before_last.append(tokens[:, FIRST_PATCH:])
-            if 0 < number < len(own):
-                view = tokens[:, VIEW] + own[number]
+            if 0 < number < len(view_tokens):
+                view = tokens[:, VIEW] + view_tokens[number]
                 return torch.cat([tokens[:, :VIEW], view.unsqueeze(1), tokens[:, FIRST_PATCH:]], dim=1)
             return tokens
 
-        tokens = self.vit(images, own[0].unsqueeze(1), add_own, self._subtract, first=FIRST_PATCH)
+        tokens = self.vit(images, view_tokens[0].unsqueeze(1), add_view_tokens, self._subtract, first=FIRST_PATCH)
         cls, view = tokens[:, CLS], tokens[:, VIEW]
-        return Encoded(cls, view, cls - view, before_last[0])
+        return EncoderOutputs(cls, view, cls - view, before_last[0])
 
-    def _tokens_of(self, batch: int, views: Tensor | None) -> Tensor:
+    def _select_tokens(self, batch: int, views: Tensor | None) -> Tensor:
         if not self.needs_views:
             return self.view_tokens.expand(-1, batch, -1)
         if views is None:
@@ -98,7 +98,7 @@ class PlainEncoder(nn.Module):
         self.vit = vit
         self.width, self.num_patches = vit.width, vit.num_patches
 
-    def forward(self, images: Tensor, views: Tensor | None = None) -> Encoded:  # noqa: ARG002 - the others need them
+    def forward(self, images: Tensor, views: Tensor | None = None) -> EncoderOutputs:  # noqa: ARG002 - the others need them
         """Encode images."""
         before_last: list[Tensor] = []
 
@@ -108,8 +108,8 @@ class PlainEncoder(nn.Module):
             return tokens
 
         cls = self.vit(images, before=keep, first=1)[:, CLS]
-        return Encoded(cls, cls, cls, before_last[0])
+        return EncoderOutputs(cls, cls, cls, before_last[0])
 
 
 Encoder = DecoupledEncoder | PlainEncoder
-"""Either of the two: both give `Encoded`."""
+"""Either of the two: both give `EncoderOutputs`."""

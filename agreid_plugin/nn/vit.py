@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agreid_plugin.errors import InputError, require_int, require_known, require_within
-from agreid_plugin.nn.attention import Block, draw_linear
-from agreid_plugin.nn.module_types import ModuleListOf
+from agreid_plugin.nn.attention import Block, init_linear
+from agreid_plugin.nn.module_types import TypedModuleList
 
 Hook = Callable[[int, Tensor], Tensor]
 """Takes a block's number and all tokens (B, 1+T+N, D), and returns the tokens to go on with."""
@@ -92,8 +92,8 @@ class VisionTransformer(nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + extra_tokens + self.num_patches, width))
         self.patch_embed = PatchEmbed(patch_size, stride, width)
-        self.blocks = ModuleListOf(
-            Block(width, heads, mlp_ratio, qkv_bias, rate) for rate in _drop_rates(drop_path, depth)
+        self.blocks = TypedModuleList(
+            Block(width, heads, mlp_ratio, qkv_bias, rate) for rate in _spread_drop_rates(drop_path, depth)
         )
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self._initialize()
@@ -131,7 +131,7 @@ class VisionTransformer(nn.Module):
                 the same result.
         """
         patches, batch = self.patches(images), images.shape[0]
-        parts = [self.cls_token.expand(batch, -1, -1), *self._extra(extra, batch), patches]
+        parts = [self.cls_token.expand(batch, -1, -1), *self._expand_extra(extra, batch), patches]
         tokens = torch.cat(parts, dim=1) + self.pos_embed  # (B, 1+T+N, D)
         for number, block in enumerate(self.blocks):
             tokens = before(number, tokens) if before else tokens
@@ -144,7 +144,7 @@ class VisionTransformer(nn.Module):
             return checkpoint(block, tokens, first, use_reentrant=False)
         return block(tokens, first)
 
-    def _extra(self, extra: Tensor | None, batch: int) -> list[Tensor]:
+    def _expand_extra(self, extra: Tensor | None, batch: int) -> list[Tensor]:
         """Return the extra tokens of each image, in a list that is empty if there are none."""
         if extra is None and self.extra_tokens == 0:
             return []
@@ -158,7 +158,7 @@ class VisionTransformer(nn.Module):
     def _initialize(self) -> None:
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
-        draw_linear(self.blocks)
+        init_linear(self.blocks)
 
 
 def build_vit(size: str, **arguments: Any) -> VisionTransformer:
@@ -189,7 +189,7 @@ def count_patches(image_size: tuple[int, int], patch_size: int, stride: tuple[in
     return rows, cols
 
 
-def _drop_rates(last: float, depth: int) -> list[float]:
+def _spread_drop_rates(last: float, depth: int) -> list[float]:
     """Grow from 0 at the first block to `last` at the last one."""
     require_within("drop_path", last, 0, 1)
     return [last * number / max(depth - 1, 1) for number in range(depth)]

@@ -19,11 +19,11 @@ from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.nn.checkpoints import read_arrays, read_tensors
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
 
-ENOUGH = 0.9
+MIN_FILLED = 0.9
 """Share of the model's tensors that a file must fill."""
 PREFIXES = ("module.", "backbone.", "base.")
 """What wrappers put before the names of a ViT; a file may have several, one after another."""
-MOST_NAMED = 6  # tensors spelled out in a sentence
+MAX_NAMED = 6  # tensors spelled out in a sentence
 ONLY_SQUARE = "only CLS and a square grid can be resized"
 
 
@@ -46,8 +46,8 @@ class Fit:
     unused: tuple[str, ...]
 
     def __str__(self) -> str:
-        left = f"; left as they were: {listed(self.missing)}" if self.missing else ""
-        unused = f"; not used: {listed(self.unused)}" if self.unused else ""
+        left = f"; left as they were: {format_names(self.missing)}" if self.missing else ""
+        unused = f"; not used: {format_names(self.unused)}" if self.unused else ""
         return f"{self.loaded} of {self.wanted} tensors from {self.path}{left}{unused}"
 
 
@@ -61,15 +61,15 @@ def load_pretrained(vit: VisionTransformer, path: str | Path) -> Fit:
         InputError: the file is missing, cannot be read or is for another model. `vit` is then as it was.
     """
     stored, wanted = _read(path), vit.state_dict()
-    prefix = _prefix(stored, wanted)
+    prefix = _find_prefix(stored, wanted)
     found = {name: stored[prefix + name] for name in wanted if prefix + name in stored}
     fitting = {name: value for name, value in found.items() if value.shape == wanted[name].shape}
-    problem = _other_model(found, stored, vit)
+    problem = _explain_other_model(found, stored, vit)
     if not problem and "pos_embed" in found.keys() - fitting.keys():
         fitting["pos_embed"] = resize_positions(found["pos_embed"], vit.grid, vit.extra_tokens)
     missing = tuple(name for name in wanted if name not in fitting)
-    if problem or len(fitting) < ENOUGH * len(wanted):
-        problem = problem or f"not {listed(missing)}; it is for another model"
+    if problem or len(fitting) < MIN_FILLED * len(wanted):
+        problem = problem or f"not {format_names(missing)}; it is for another model"
         raise InputError(f"{path} fits {len(fitting)} of the model's {len(wanted)} tensors: {problem}")
     vit.load_state_dict(fitting, strict=False)
     used = {prefix + name for name in fitting}
@@ -78,7 +78,7 @@ def load_pretrained(vit: VisionTransformer, path: str | Path) -> Fit:
 
 def resize_positions(stored: Tensor, grid: tuple[int, int], extra_tokens: int) -> Tensor:
     """Resize a file's position embedding, CLS and a grid row by row, to our grid: (1, 1+n, D) -> (1, 1+T+N, D)."""
-    stored, source = stored.float(), _stored_grid(stored, grid)
+    stored, source = stored.float(), _find_stored_grid(stored, grid)
     if source is None:
         raise InputError(f"position embedding {tuple(stored.shape)} cannot be resized to {grid}: {ONLY_SQUARE}")
     resized = resize_grid(stored[:, 1:], source, grid)
@@ -94,7 +94,7 @@ def resize_grid(patches: Tensor, source: tuple[int, int], grid: tuple[int, int],
     return F.interpolate(image, size=grid, mode=mode, align_corners=False).flatten(2).transpose(1, 2)
 
 
-def _stored_grid(stored: Tensor, grid: tuple[int, int]) -> tuple[int, int] | None:
+def _find_stored_grid(stored: Tensor, grid: tuple[int, int]) -> tuple[int, int] | None:
     """Return the grid of a file's position embedding, which is ours or square; None if it is neither."""
     patches = stored.shape[1] - 1 if stored.dim() == 3 and len(stored) == 1 else 0
     side = isqrt(patches)
@@ -108,32 +108,32 @@ def _read(path: str | Path) -> dict[str, Tensor]:
     if Path(path).suffix != ".npz":
         return read_tensors(path)
     try:
-        return _from_jax(read_arrays(path))
+        return _convert_jax(read_arrays(path))
     except (RuntimeError, IndexError) as error:
         raise InputError(f"{path} holds arrays of other shapes than a ViT's: {first_line(error)}") from None
 
 
-def _prefix(stored: Mapping[str, Tensor], wanted: Iterable[str]) -> str:
+def _find_prefix(stored: Mapping[str, Tensor], wanted: Iterable[str]) -> str:
     """Return the chain of `PREFIXES` before most of the wanted names, which is empty where it helps nothing."""
     chains = [chain for length in range(len(PREFIXES) + 1) for chain in permutations(PREFIXES, length)]
     return max(map("".join, chains), key=lambda prefix: sum(prefix + name in stored for name in wanted))
 
 
-def _other_model(found: Mapping[str, Tensor], stored: Iterable[str], vit: VisionTransformer) -> str:
+def _explain_other_model(found: Mapping[str, Tensor], stored: Iterable[str], vit: VisionTransformer) -> str:
     """Say in which way a file is for another model; empty if nothing speaks for that."""
     blocks = {name.split(".")[1] for name in found if name.startswith("blocks.")}
     if not blocks:
-        return f"it holds no ViT; its tensors: {listed(stored)}"
-    of_width = [found[name] for name in ("cls_token", "norm.weight") if name in found and found[name].dim()]
-    width = of_width[0].shape[-1] if of_width else vit.width
+        return f"it holds no ViT; its tensors: {format_names(stored)}"
+    sized = [found[name] for name in ("cls_token", "norm.weight") if name in found and found[name].dim()]
+    width = sized[0].shape[-1] if sized else vit.width
     if width != vit.width:
         return f"width {width}, this model has {vit.width}{_size_hint(width, vit.width)}"
-    if len(blocks) < ENOUGH * vit.depth:
+    if len(blocks) < MIN_FILLED * vit.depth:
         return f"{len(blocks)} blocks, this model has {vit.depth}: set depth or take another file"
-    return _other_patches(found, vit)
+    return _explain_other_patches(found, vit)
 
 
-def _other_patches(found: Mapping[str, Tensor], vit: VisionTransformer) -> str:
+def _explain_other_patches(found: Mapping[str, Tensor], vit: VisionTransformer) -> str:
     """Say in which way a file is for other patches, in the convolution or in their positions; empty if in none."""
     ours = vit.patch_embed.proj.weight
     kernel = found.get("patch_embed.proj.weight", ours)
@@ -141,7 +141,7 @@ def _other_patches(found: Mapping[str, Tensor], vit: VisionTransformer) -> str:
         shapes = f"patch kernel {tuple(kernel.shape)}, this model has {tuple(ours.shape)}"
         return f"{shapes}: set patch_size or take another file"
     positions = found.get("pos_embed", vit.pos_embed)
-    if positions.shape != vit.pos_embed.shape and _stored_grid(positions, vit.grid) is None:
+    if positions.shape != vit.pos_embed.shape and _find_stored_grid(positions, vit.grid) is None:
         shapes = f"position embedding {tuple(positions.shape)}, this model has {tuple(vit.pos_embed.shape)}"
         return f"{shapes}; {ONLY_SQUARE}: take the file of a plain ViT, not a distilled one"
     return ""
@@ -153,10 +153,10 @@ def _size_hint(stored: int, ours: int) -> str:
     return f": {names[stored]} instead of {names[ours]}?" if stored in names and ours in names else ""
 
 
-def listed(names: Iterable[str]) -> str:
+def format_names(names: Iterable[str]) -> str:
     """Return names for a sentence, the first of them where they are many."""
     names = list(names)
-    shown = names if len(names) <= MOST_NAMED else [*names[:MOST_NAMED], f"... ({len(names)} in all)"]
+    shown = names if len(names) <= MAX_NAMED else [*names[:MAX_NAMED], f"... ({len(names)} in all)"]
     return ", ".join(shown) or "none"
 
 
@@ -171,21 +171,21 @@ _JAX_BLOCK_MODULES = {
 }
 
 
-def _from_jax(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _convert_jax(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Give the arrays of Google's ViT the names and layouts of timm; what has no place there keeps its own name."""
     left, named = dict(arrays), {}
     for ours, theirs in (("cls_token", "cls"), ("pos_embed", "Transformer/posembed_input/pos_embedding")):
         if theirs in left:
             named[ours] = left.pop(theirs)
-    for module, sources in _jax_modules(arrays).items():
+    for module, sources in _map_jax_modules(arrays).items():
         for leaf, kind in (("kernel", "weight"), ("scale", "weight"), ("bias", "bias")):
             names = [f"{source}/{leaf}" for source in sources]
             if all(name in left for name in names):
-                named[f"{module}.{kind}"] = torch.cat([_torch_layout(name, left.pop(name)) for name in names])
+                named[f"{module}.{kind}"] = torch.cat([_to_torch_layout(name, left.pop(name)) for name in names])
     return named | left
 
 
-def _jax_modules(arrays: Iterable[str]) -> dict[str, list[str]]:
+def _map_jax_modules(arrays: Iterable[str]) -> dict[str, list[str]]:
     """Map each module of ours to those of Google's ViT it is made of, one after another."""
     folder = "Transformer/encoderblock_"
     numbers = {name.removeprefix(folder).split("/")[0] for name in arrays if name.startswith(folder)}
@@ -196,7 +196,7 @@ def _jax_modules(arrays: Iterable[str]) -> dict[str, list[str]]:
     }
 
 
-def _torch_layout(name: str, array: Tensor) -> Tensor:
+def _to_torch_layout(name: str, array: Tensor) -> Tensor:
     if not name.endswith("/kernel"):
         return array.flatten()  # a bias of queries is (H, D / H)
     if name == "embedding/kernel":

@@ -120,7 +120,7 @@ def _record_attention(tower: VisionTransformer | ImageTower, rows: list[Tensor])
     """Return the last of a transformer's modules that attend, with what keeps the row of CLS, (B, N)."""
 
     def keep_vit(attention: nn.Module, arguments: tuple[Any, ...], _: Any) -> None:
-        rows.append(attention.cls_row(arguments[0])[:, -tower.num_patches :])
+        rows.append(attention.cls_attention(arguments[0])[:, -tower.num_patches :])
 
     def keep_clip(_: nn.Module, arguments: tuple[Any, ...], __: Any) -> None:
         # tokens that a method adds follow the patches

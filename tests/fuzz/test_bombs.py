@@ -26,7 +26,7 @@ from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.mmengine.config import loading as of_mmengine
 from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import load_from_local
 from agreid_plugin.nn.checkpoints import read_arrays, read_tensors
-from agreid_plugin.nn.clip_weights import quick_gelu_of
+from agreid_plugin.nn.clip_weights import detect_quick_gelu
 
 MOST = 300  # megabytes; each of these files asks for gigabytes
 LAUGHS = billion_laughs("abcdefghijkl")
@@ -78,7 +78,7 @@ def test_json_that_is_nested_without_end_is_refused(tmp_path):
     torch.save({}, tmp_path / "a.pt")
     trees.write_text(tmp_path / "config.json", DEEP)
     with modest():
-        assert refusal(lambda: quick_gelu_of(tmp_path / "a.pt"), "config.json")
+        assert refusal(lambda: detect_quick_gelu(tmp_path / "a.pt"), "config.json")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from agreid_plugin.losses import LoadBalanceLoss
 from agreid_plugin.methods.visa import Queries, ViSA, ViSAOutputs, build_backbone
 from agreid_plugin.methods.visa.convert import EXPERT_PARTS, convert_visa
 from agreid_plugin.nn.experts import Routing
-from agreid_plugin.nn.graph import nearest_patches
+from agreid_plugin.nn.graph import find_nearest_patches
 from agreid_plugin.nn.key_mapping import Converted
 from agreid_plugin.nn.vit import build_vit
 from agreid_plugin.types import Batch
@@ -267,7 +267,7 @@ def test_queries_and_their_graphs(model, runs, recorded, branch):
 def test_chosen_patches(runs, step, recorded, name):
     encoded = (step if name == "train" else runs[name]).outputs.features.encoded
     for branch, feature in (("inv", encoded.identity), ("spe", encoded.view)):
-        chosen = nearest_patches(feature.detach().unsqueeze(1), encoded.patches.detach(), 64).squeeze(1)
+        chosen = find_nearest_patches(feature.detach().unsqueeze(1), encoded.patches.detach(), 64).squeeze(1)
         assert chosen.sort().values.tolist() == recorded[f"{name}.topk_patch_{branch}"].tolist()
 
 

@@ -24,7 +24,7 @@ from torch import nn
 from agreid_plugin.inference.weights import load_weights
 from agreid_plugin.nn.checkpoints import read_tensors
 from agreid_plugin.nn.clip_build import build_clip
-from agreid_plugin.nn.clip_weights import load_clip, quick_gelu_of
+from agreid_plugin.nn.clip_weights import detect_quick_gelu, load_clip
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.nn.vit_weights import load_pretrained
 
@@ -186,7 +186,7 @@ def _read_vit(file: Path) -> None:
 
 
 def _read_clip(file: Path) -> None:
-    quick_gelu_of(file)
+    detect_quick_gelu(file)
     load_clip(deepcopy(CLIP), file)
 
 

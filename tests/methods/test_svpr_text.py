@@ -76,7 +76,7 @@ def test_what_is_read_of_attributes(variant):
     for found, ending in zip(side.attributes(rows), endings, strict=True):
         sentence = f"A photo of a X X X X{ending}"
         whole = outputs_of(side, sentence, side.attribute_prompts, replaced=side.style == "paper")
-        end = side.tower.ends(side.tower.tokenize([sentence])).item()
+        end = side.tower.find_ends(side.tower.tokenize([sentence])).item()
         torch.testing.assert_close(found, whole[end] + whole[5:9].mean(dim=0))
 
 

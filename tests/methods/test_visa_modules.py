@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from agreid_plugin.methods.visa import DLFM, ETGM, READINGS, PlainQueries, Queries, reference
-from agreid_plugin.nn.view_token_vit import Encoded
+from agreid_plugin.nn.view_token_vit import EncoderOutputs
 from agreid_plugin.types import View
 
 
-def random_parts(images: int = 2, queries: int = 2, patches: int = 4, width: int = 4) -> tuple[Queries, Encoded]:
+def random_parts(images: int = 2, queries: int = 2, patches: int = 4, width: int = 4) -> tuple[Queries, EncoderOutputs]:
     """What DLFM is given, in float64."""
     generator = torch.Generator().manual_seed(2)
 
@@ -23,7 +23,7 @@ def random_parts(images: int = 2, queries: int = 2, patches: int = 4, width: int
 
     vectors = [draw(images, width) for _ in range(3)]
     made = Queries(draw(images, queries, width), draw(images, queries, width))
-    return made, Encoded(*vectors, draw(images, patches, width))
+    return made, EncoderOutputs(*vectors, draw(images, patches, width))
 
 
 def small_dlfm(variant: str, neighbors: int = 2) -> DLFM:

@@ -145,4 +145,4 @@ def test_the_row_of_cls_is_the_softmax_of_its_scores():
         for image in range(3):
             scores = key[image, :, head] @ query[image, 0, head] / 2.0
             wanted[image] += scores.softmax(dim=0) / 2
-    torch.testing.assert_close(attention.cls_row(inputs), wanted)
+    torch.testing.assert_close(attention.cls_attention(inputs), wanted)

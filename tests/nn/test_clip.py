@@ -125,7 +125,7 @@ def test_the_text_tower_is_open_clips_forward(length):
     outputs = tower(tokens)
     assert (tower.length, tuple(tokens.shape), tuple(outputs.shape)) == (length, (3, length), (3, length, 10))
     torch.testing.assert_close(tower.pool(outputs, tokens), tower.text(tokens))
-    assert tower.ends(tokens).tolist() == [14, 2, length - 1]
+    assert tower.find_ends(tokens).tolist() == [14, 2, length - 1]
 
 
 @torch.no_grad()
@@ -181,7 +181,7 @@ def test_tokens_are_those_of_clip(monkeypatch):
         raise AssertionError("the tokenizer went online")
 
     monkeypatch.setattr(socket, "socket", no_network)
-    towers._tokenizer.cache_clear()
+    towers._load_tokenizer.cache_clear()
     tower = clip_of().text
     assert tower.tokenize(PROMPT)[0].tolist() == PROMPT_TOKENS + [0] * 5
     assert tower.tokenize(["X", "ground", "aerial"])[:, 1].tolist() == [343, 2461, 12440]
@@ -204,7 +204,7 @@ def test_long_sentences_are_cut_and_end():
 def test_special_words(sentence):
     tower = clip_of().text
     assert tower.tokenize(sentence)[0, :7].tolist() == [49406, 633, 4348, 269, 49407, 343, 49407]
-    assert tower.ends(tower.tokenize(sentence)).tolist() == [4]  # the first of two
+    assert tower.find_ends(tower.tokenize(sentence)).tolist() == [4]  # the first of two
     assert tower.tokenize("<start_of_text>")[0, :3].tolist() == [49406, 49406, 49407]
 
 
@@ -278,7 +278,7 @@ def test_inputs_that_do_not_fit_are_refused():
     assert_refused(
         lambda: text(text.tokenize("X"), torch.zeros(1, 19, 12)), "embeddings=(1, 19, 12) should be (1, 20, 12)"
     )
-    assert_refused(lambda: text.ends(torch.tensor([[49406, EOT], [49406, 343]])), "49407", "every sentence")
+    assert_refused(lambda: text.find_ends(torch.tensor([[49406, EOT], [49406, 343]])), "49407", "every sentence")
 
 
 def test_without_open_clip(monkeypatch):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.clip_build import build_clip
-from agreid_plugin.nn.clip_weights import load_clip, quick_gelu_of
+from agreid_plugin.nn.clip_weights import detect_quick_gelu, load_clip
 
 IMAGE_SHAPE = {"width": 8, "layers": 2, "heads": 2, "patch_size": 4}
 TEXT_SHAPE = {"text_width": 6, "text_layers": 3, "text_heads": 3}
@@ -310,9 +310,9 @@ def test_damaged_files_are_refused(tmp_path, kind):
 
 def test_quick_gelu_is_told_by_the_file_or_beside_it(tmp_path):
     clip = clip_of(0)
-    assert quick_gelu_of(save(clip, tmp_path, "openai.pt")) is True
+    assert detect_quick_gelu(save(clip, tmp_path, "openai.pt")) is True
     path = save(clip, tmp_path, "hugging.safetensors")
-    assert quick_gelu_of(path) is None
+    assert detect_quick_gelu(path) is None
     for content, told in (
         ({"model_type": "clip", "text_config": {"hidden_act": "gelu"}, "vision_config": {"hidden_act": "gelu"}}, False),
         ({"model_type": "clip", "text_config": {"hidden_act": "quick_gelu"}, "vision_config": {"width": 3}}, True),
@@ -321,7 +321,7 @@ def test_quick_gelu_is_told_by_the_file_or_beside_it(tmp_path):
         ({"model_type": "vit", "hidden_act": "quick_gelu"}, None),
     ):
         (tmp_path / "config.json").write_text(json.dumps(content))
-        assert quick_gelu_of(path) is told, content
+        assert detect_quick_gelu(path) is told, content
 
 
 def test_quick_gelu_is_told_by_open_clips_settings(tmp_path):
@@ -332,13 +332,13 @@ def test_quick_gelu_is_told_by_open_clips_settings(tmp_path):
         ({"preprocess_cfg": {}}, None),
     ):
         settings.write_text(json.dumps(content))
-        assert quick_gelu_of(path) is told, content
+        assert detect_quick_gelu(path) is told, content
     for content in ("{not json", "[1]"):
         settings.write_text(content)
         with pytest.raises(InputError, match=r"open_clip_config\.json"):
-            quick_gelu_of(path)
+            detect_quick_gelu(path)
     with pytest.raises(InputError, match="does not exist"):
-        quick_gelu_of(tmp_path / "none.pt")
+        detect_quick_gelu(tmp_path / "none.pt")
 
 
 @torch.no_grad()
@@ -346,7 +346,7 @@ def test_the_activation_told_gives_the_foreign_model(tmp_path):
     foreign = clip_of(0, quick_gelu=True)
     path = save(foreign, tmp_path, "openai.pt")
     images = torch.randn(2, 3, 12, 12)
-    right, wrong = clip_of(1, quick_gelu=quick_gelu_of(path)), clip_of(1)
+    right, wrong = clip_of(1, quick_gelu=detect_quick_gelu(path)), clip_of(1)
     load_clip(right, path)
     load_clip(wrong, path)
     assert torch.equal(right.image(images).tokens, foreign.image(images).tokens)

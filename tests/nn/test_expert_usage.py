@@ -9,7 +9,16 @@ from torch import nn
 from agreid_plugin.methods.svpr.asmoe import AttributeExperts
 from agreid_plugin.methods.tag_clip.hrmoe import Experts, HRMoEBlock
 from agreid_plugin.methods.visa.etgm import ETGM
-from agreid_plugin.nn.expert_usage import Sent, Usage, UsageCounter, complaints, group_name, merged, scalars, told
+from agreid_plugin.nn.expert_usage import (
+    RoutingRecord,
+    Usage,
+    UsageCounter,
+    find_idle_experts,
+    flatten_shares,
+    format_shares,
+    group_name,
+    merge_usage,
+)
 from agreid_plugin.nn.experts import Router
 
 WIDTH = 8
@@ -26,33 +35,33 @@ def counted(model: nn.Module, *arguments: torch.Tensor) -> dict[str, Usage]:
 def by_hand() -> Usage:
     """Two groups of three experts, of which two are chosen; nothing is in the second group."""
     weights = torch.tensor([[0.75, 0.25, 0.0], [0.5, 0.5, 0.0], [0.0, 0.4, 0.6]])
-    return Usage.of(Sent(weights, 2, (range(3), range(3)), torch.tensor([0, 0, 0])))
+    return Usage.count(RoutingRecord(weights, 2, (range(3), range(3)), torch.tensor([0, 0, 0])))
 
 
 def test_shares_by_hand():
     (aerial, routed, shares), (ground, none, _) = by_hand().by_group()
     assert (aerial, routed, ground, none) == ("aerial", 3, "ground", 0)
     assert list(shares.values()) == pytest.approx([2 / 3, 1.0, 1 / 3])
-    assert scalars({"router": by_hand()}) == {f"router/aerial/{expert}": shares[expert] for expert in range(3)}
+    assert flatten_shares({"router": by_hand()}) == {f"router/aerial/{expert}": shares[expert] for expert in range(3)}
 
 
 def test_where_all_are_chosen_shares_are_of_the_weights():
     weights = torch.tensor([[0.75, 0.25], [0.25, 0.75], [0.5, 0.5], [0.9, 0.1]])
-    usage = Usage.of(Sent(weights, 2, (range(2),)))
-    assert scalars({"gate": usage}) == pytest.approx({"gate/0": 0.6, "gate/1": 0.4})
+    usage = Usage.count(RoutingRecord(weights, 2, (range(2),)))
+    assert flatten_shares({"gate": usage}) == pytest.approx({"gate/0": 0.6, "gate/1": 0.4})
 
 
 def test_what_was_never_chosen_is_told():
-    idle = Usage.of(Sent(torch.tensor([[1.0, 0.0, 0.0]] * 4), 1, (range(3),)))
-    assert complaints({"a": by_hand(), "b": idle}) == [
+    idle = Usage.count(RoutingRecord(torch.tensor([[1.0, 0.0, 0.0]] * 4), 1, (range(3),)))
+    assert find_idle_experts({"a": by_hand(), "b": idle}) == [
         "a/ground: the group was never chosen, its experts learn nothing",
         "b: of 3 experts, 1, 2 were never chosen in 4 choices",
     ]
-    assert told({"b": idle}) == ["b: 0: 100.0  1: 0.0  2: 0.0"]
+    assert format_shares({"b": idle}) == ["b: 0: 100.0  1: 0.0  2: 0.0"]
 
 
 def test_processes_are_added_up():
-    both = merged([{"a": by_hand()}, {"a": by_hand(), "b": by_hand()}])
+    both = merge_usage([{"a": by_hand()}, {"a": by_hand(), "b": by_hand()}])
     assert both["a"].routed.tolist() == [6, 0]
     assert both["b"].chosen.tolist() == by_hand().chosen.tolist()
 

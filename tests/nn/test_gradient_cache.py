@@ -15,7 +15,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.methods.tag_clip import TAGCLIP
 from agreid_plugin.nn.clip import EOT, SOT
 from agreid_plugin.nn.clip_build import build_clip
-from agreid_plugin.nn.gradient_cache import TwoStageMethod, _owned, encode_in_chunks
+from agreid_plugin.nn.gradient_cache import TwoStageMethod, _copy_slice, encode_in_chunks
 from agreid_plugin.types import Batch
 
 SHAPE = {"patch_size": 8, "width": 8, "heads": 2, "layers": 3, "embed_dim": 6}
@@ -294,9 +294,9 @@ def test_gradients_by_finite_differences():
 
 def test_what_keeps_something_larger_in_memory_is_copied():
     tokens = torch.randn(4, 9, 3)
-    assert _owned(tokens) is tokens
-    assert _owned(tokens[:, 0]).untyped_storage().nbytes() == 4 * 3 * 4
-    assert _owned(tokens[:, 0]).equal(tokens[:, 0])
+    assert _copy_slice(tokens) is tokens
+    assert _copy_slice(tokens[:, 0]).untyped_storage().nbytes() == 4 * 3 * 4
+    assert _copy_slice(tokens[:, 0]).equal(tokens[:, 0])
 
 
 # What is refused

@@ -7,7 +7,7 @@ from torch.autograd import gradcheck
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.visa import reference
-from agreid_plugin.nn.graph import QueryGraph, cosines, nearest_patches, query_row
+from agreid_plugin.nn.graph import QueryGraph, compute_cosines, compute_query_row, find_nearest_patches
 
 QUERY = torch.tensor([[[1.0, 0.0]]])
 PATCHES = torch.tensor([[[3.0, 4.0], [2.0, 0.0]]])
@@ -45,19 +45,19 @@ def slow_rows(queries: Tensor, patches: Tensor, nearest: Tensor) -> tuple[Tensor
 
 def test_cosines_by_hand():  # Eq. 9
     expected = torch.tensor([[[0.6, 1.0]]])
-    torch.testing.assert_close(cosines(QUERY, PATCHES), expected)
-    torch.testing.assert_close(cosines(PATCHES, -7 * QUERY), -expected.mT)
+    torch.testing.assert_close(compute_cosines(QUERY, PATCHES), expected)
+    torch.testing.assert_close(compute_cosines(PATCHES, -7 * QUERY), -expected.mT)
 
 
 def test_a_row_by_hand():  # Eqs. 10-12
-    own, others = query_row(QUERY, PATCHES)
+    own, others = compute_query_row(QUERY, PATCHES)
     assert own.tolist() == [[pytest.approx(OWN)]]
     assert others.tolist() == [[pytest.approx(OTHERS)]]
 
 
 def test_a_row_of_chosen_patches_by_hand():
     # The first patch alone: rows (2, 0.6) and (0.6, 2), both degrees 2.6.
-    own, others = query_row(QUERY, PATCHES, torch.tensor([[[True, False]]]))
+    own, others = compute_query_row(QUERY, PATCHES, torch.tensor([[[True, False]]]))
     assert own.tolist() == [[pytest.approx(2 / 2.6)]]
     assert others.tolist() == [[pytest.approx([0.6 / 2.6, 0.0])]]
 
@@ -65,7 +65,7 @@ def test_a_row_of_chosen_patches_by_hand():
 def test_opposite_patches_are_no_neighbors_by_hand():
     # (-1, 0) is at -1 to the query and -0.6 to (3, 4): it counts for nobody, and nobody for it.
     patches = torch.tensor([[[3.0, 4.0], [-1.0, 0.0]]])
-    own, others = query_row(QUERY, patches)
+    own, others = compute_query_row(QUERY, patches)
     assert own.tolist() == [[pytest.approx(2 / 2.6)]]
     assert others.tolist() == [[pytest.approx([0.6 / 2.6, 0.0])]]
 
@@ -83,7 +83,7 @@ def test_the_layer_by_hand():  # Eq. 12
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_nearest_patches_equal_a_loop(count):  # Eq. 8
     queries, patches = random_graphs(0)
-    nearest = nearest_patches(queries, patches, count)
+    nearest = find_nearest_patches(queries, patches, count)
     assert nearest.shape == (3, 4, count)
     for image in range(3):
         for number, query in enumerate(queries[image]):
@@ -93,15 +93,15 @@ def test_nearest_patches_equal_a_loop(count):  # Eq. 8
 
 def test_more_patches_than_there_are_is_named():
     with pytest.raises(InputError, match=r"count=8 .* 7"):
-        nearest_patches(*random_graphs(0), 8)
+        find_nearest_patches(*random_graphs(0), 8)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_of_own_patches_equal_the_literal_form(seed, dtype, tolerance):
     queries, patches = random_graphs(seed, dtype)
-    nearest = nearest_patches(queries, patches, 3)
-    rows = query_row(queries, patches, chosen_mask(nearest, 7))
+    nearest = find_nearest_patches(queries, patches, 3)
+    rows = compute_query_row(queries, patches, chosen_mask(nearest, 7))
     torch.testing.assert_close(rows, slow_rows(queries, patches, nearest), rtol=0, atol=tolerance)
 
 
@@ -110,9 +110,9 @@ def test_rows_of_own_patches_equal_the_literal_form(seed, dtype, tolerance):
 def test_rows_of_shared_patches_equal_the_literal_form(seed, dtype, tolerance):
     queries, patches = random_graphs(seed, dtype)
     everything = torch.arange(7).expand(3, 4, 7)
-    rows = query_row(queries, patches)
+    rows = compute_query_row(queries, patches)
     torch.testing.assert_close(rows, slow_rows(queries, patches, everything), rtol=0, atol=tolerance)
-    torch.testing.assert_close(query_row(queries, patches, torch.ones(3, 4, 7, dtype=torch.bool)), rows)
+    torch.testing.assert_close(compute_query_row(queries, patches, torch.ones(3, 4, 7, dtype=torch.bool)), rows)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
@@ -120,7 +120,7 @@ def test_rows_of_shared_patches_equal_the_literal_form(seed, dtype, tolerance):
 def test_the_layer_equals_the_literal_form(dtype, tolerance):
     torch.manual_seed(0)
     graph, (queries, patches) = QueryGraph(5).to(dtype), random_graphs(4, dtype)
-    nearest = nearest_patches(queries, patches, 4)
+    nearest = find_nearest_patches(queries, patches, 4)
     moved = graph(queries, patches, chosen_mask(nearest, 7))
     for image in range(3):
         for number, query in enumerate(queries[image]):
@@ -141,7 +141,7 @@ def test_images_do_not_mix_and_order_does_not_matter():
 def test_gradient_of_the_layer(own_patches):
     graph, (queries, patches) = QueryGraph(5).double(), random_graphs(6)
     queries, patches = queries[:1, :2].clone().requires_grad_(), patches[:1, :4].clone().requires_grad_()
-    mask = chosen_mask(nearest_patches(queries, patches, 2), 4) if own_patches else None
+    mask = chosen_mask(find_nearest_patches(queries, patches, 2), 4) if own_patches else None
     assert gradcheck(lambda *_: graph(queries, patches, mask), (queries, patches, graph.weight))
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.methods.svpr.vdfe import CrossAttention, InverseNet
-from agreid_plugin.nn.attention import draw_linear
-from agreid_plugin.nn.expert_usage import Sent
-from agreid_plugin.nn.experts import precisely
+from agreid_plugin.nn.attention import init_linear
+from agreid_plugin.nn.expert_usage import RoutingRecord
+from agreid_plugin.nn.experts import run_in_own_precision
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class AttributeExperts(nn.Module):
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mixture and the gate's logits: (..., C) -> (..., C), (..., experts)."""
-        logits = precisely(self.gate, vectors)
+        logits = run_in_own_precision(self.gate, vectors)
         weights = self._weights(logits)
         made = torch.stack([expert(vectors) for expert in self.experts], dim=-2)  # (..., experts, C)
         return (weights.unsqueeze(-1).to(made.dtype) * made).sum(dim=-2), logits
 
-    def sent(self, arguments: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> Sent:  # noqa: ARG002
+    def record_routing(self, arguments: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> RoutingRecord:  # noqa: ARG002
         """Tell who counts experts where the vectors of a call went."""
         logits = outputs[1].detach().flatten(0, -2)
-        return Sent(self._weights(logits), self.top_k, (range(len(self.experts)),))
+        return RoutingRecord(self._weights(logits), self.top_k, (range(len(self.experts)),))
 
     def _weights(self, logits: Tensor) -> Tensor:
         """Return the experts' weights, 0 for those that do not count: (..., experts)."""
@@ -89,12 +89,12 @@ class ScoredFusion(nn.Module):
     def __init__(self, width: int, attributes: int):
         super().__init__()
         self.score = nn.Linear(width, 1)
-        draw_linear(self)
+        init_linear(self)
         self.weight = nn.Parameter(torch.ones(attributes))
 
     def forward(self, entering: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG002
         """Return the sum of the `count` chosen tokens, all scores and the choice: (B, C), (B, M), (B, k)."""
-        scores = precisely(self.score, tokens).squeeze(-1).softmax(dim=-1)
+        scores = run_in_own_precision(self.score, tokens).squeeze(-1).softmax(dim=-1)
         strongest, chosen = scores.topk(count, dim=-1)
         return _summed(tokens, chosen, self.weight[chosen] * strongest), scores, chosen
 
@@ -111,11 +111,11 @@ class RoutedFusion(nn.Module):
     def __init__(self, width: int):
         super().__init__()
         self.score = nn.Sequential(nn.Linear(width, 1), nn.GELU(), nn.Linear(1, width))
-        draw_linear(self)
+        init_linear(self)
 
     def forward(self, entering: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sum of the `count` chosen tokens, all scores and the choice: (B, C), (B, M), (B, k)."""
-        scores = precisely(self.score, entering).mean(dim=-1)
+        scores = run_in_own_precision(self.score, entering).mean(dim=-1)
         strongest, chosen = scores.topk(count, dim=-1)
         return _summed(tokens, chosen, strongest.softmax(dim=-1)), scores, chosen
 
@@ -133,7 +133,7 @@ class AttributeHeads(nn.Module):
         self.norm = nn.BatchNorm1d(len(sizes) * width)
         self.norm.bias.requires_grad_(False)
         self.classifiers = nn.ModuleList(nn.Linear(width, size, bias=False) for size in sizes)
-        draw_linear(self)
+        init_linear(self)
 
     def forward(self, tokens: Tensor) -> list[Tensor]:
         """Return the logits of each attribute: (B, M, C) -> M of (B, V_m)."""
@@ -172,8 +172,8 @@ class ASMoE(nn.Module):
         self.attention = CrossAttention(width)
         self.prompts = nn.Parameter(torch.randn(len(sizes), width))
         self.experts = AttributeExperts(width, experts, top_k)
-        draw_linear(self.attention)
-        draw_linear(self.experts)
+        init_linear(self.attention)
+        init_linear(self.experts)
         self.fusion = ScoredFusion(width, len(sizes)) if scored_experts else RoutedFusion(width)
         self.heads = AttributeHeads(width, sizes)
 

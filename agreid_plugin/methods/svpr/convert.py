@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.nn.key_mapping import Converted, State, checked, dropped, joined, renamed, taken
+from agreid_plugin.nn.key_mapping import Converted, State, drop_dead, join_keys, rename_keys, require_released, take_key
 
 BLOCK = "CVPRNet.blocks.0."
 TIED = r"CVPRNet\.blocks\.[1-9]\d*\..*"
@@ -85,17 +85,17 @@ SQUEEZED = {
 
 def convert_svpr(state: State) -> Converted:
     """Convert a released SVPR-ReID's state dict, for `variant: released`."""
-    rest = checked(state, "svpr")
+    rest = require_released(state, "svpr")
     _require_tied(rest)
-    unused = dropped(rest, DEAD)
-    made = {ours: taken(rest, released).squeeze(0) for released, ours in SQUEEZED.items()}
-    made["backbone.cvpr.token"] = taken(rest, "use_cvpr_token").flatten()
+    unused = drop_dead(rest, DEAD)
+    made = {ours: take_key(rest, released).squeeze(0) for released, ours in SQUEEZED.items()}
+    made["backbone.cvpr.token"] = take_key(rest, "use_cvpr_token").flatten()
     names = _attribute_names(rest)
     made |= _attribute_heads(rest, names)
     attributes = {
         name: len(made[f"backbone.asmoe.heads.classifiers.{place}.weight"]) for place, name in enumerate(names)
     }
-    return Converted({**made, **renamed(rest, RENAMES)}, unused, attributes)
+    return Converted({**made, **rename_keys(rest, RENAMES)}, unused, attributes)
 
 
 def _require_tied(rest: State) -> None:
@@ -120,11 +120,11 @@ def _attribute_heads(rest: dict[str, Tensor], attributes: Sequence[str]) -> dict
     made, names = {}, [f"{ATTRIBUTE}{name}" for name in attributes]
     for leaf in ("weight", "bias", "running_mean", "running_var"):
         keys = [f"{name}.bottleneck.{leaf}" for name in names]
-        made[f"backbone.asmoe.heads.norm.{leaf}"] = joined(rest, keys, torch.cat)
+        made[f"backbone.asmoe.heads.norm.{leaf}"] = join_keys(rest, keys, torch.cat)
     counts = [f"{name}.bottleneck.num_batches_tracked" for name in names]
-    made["backbone.asmoe.heads.norm.num_batches_tracked"] = joined(rest, counts, lambda values: values[0])
+    made["backbone.asmoe.heads.norm.num_batches_tracked"] = join_keys(rest, counts, lambda values: values[0])
     for place, name in enumerate(names):
-        weight = taken(rest, f"{name}.classifier.weight")
+        weight = take_key(rest, f"{name}.classifier.weight")
         if weight.dim() != 2:
             raise InputError(f"the checkpoint is damaged: {name}.classifier.weight is {tuple(weight.shape)}")
         made[f"backbone.asmoe.heads.classifiers.{place}.weight"] = weight

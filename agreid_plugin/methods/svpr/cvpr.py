@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.methods.svpr.vdfe import HEADS, CrossAttention
-from agreid_plugin.nn.attention import Attention, Mlp, draw_linear
+from agreid_plugin.nn.attention import Attention, Mlp, init_linear
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Refinement(nn.Module):
         self.momentum = require_within("momentum", momentum, 0, 1)
         self.token = nn.Parameter(nn.init.trunc_normal_(torch.empty(width), std=0.02))
         self.block, self.scores = CVAttention(width), PatchScores(width)
-        draw_linear(self)
+        init_linear(self)
         self.local_weight = nn.Parameter(torch.randn(patches, width))
 
     def local(self, patches: Tensor) -> Tensor:
@@ -144,8 +144,8 @@ class GatedRefinement(Refinement):
     def __init__(self, width: int, patches: int, stages: int = 3, keep: float = 0.5, momentum: float = 0.1):
         super().__init__(width, patches, stages, keep, momentum)
         self.entry, self.gate = CrossAttention(width), nn.Linear(width, width)
-        draw_linear(self.entry)
-        draw_linear(self.gate)
+        init_linear(self.entry)
+        init_linear(self.gate)
         self.scores.requires_grad_(False)
 
     def forward(self, identity: Tensor, attributes: Tensor | None, patches: Tensor) -> Refined:

@@ -214,7 +214,7 @@ class TextSide(nn.Module):
         for sentence in sentences:
             if sentence not in self.tokens:
                 row = self.tower.tokenize([sentence])
-                self.tokens[sentence] = row[0, : self.tower.ends(row).item() + 1].cpu()
+                self.tokens[sentence] = row[0, : self.tower.find_ends(row).item() + 1].cpu()
         rows = [self.tokens[sentence] for sentence in sentences]
         return pad_sequence(rows, batch_first=True).to(next(self.parameters()).device)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.svpr.text import ViewText
-from agreid_plugin.nn.attention import draw_linear
+from agreid_plugin.nn.attention import init_linear
 
 HEADS = 8
 
@@ -80,7 +80,7 @@ class ViewToken(nn.Module):
         super().__init__()
         self.attention = CrossAttention(text_width)
         self.fusion = nn.Linear(prompts * text_width, text_width)
-        draw_linear(self)
+        init_linear(self)
         self.inverse = InverseNet(text_width, width)
         self.position = nn.Parameter(torch.randn(width) * width**-0.5)
 

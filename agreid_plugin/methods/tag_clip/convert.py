@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.nn.key_mapping import Converted, State, checked, dropped, joined, renamed
+from agreid_plugin.nn.key_mapping import Converted, State, drop_dead, join_keys, rename_keys, require_released
 
 BLOCK = r"visual\.transformer\.resblocks\.(\d+)"
 OURS = "image.tower.visual.transformer.resblocks"
@@ -43,9 +43,9 @@ RENAMES = (
 
 def convert_tag_clip(state: State) -> Converted:
     """Convert a released TAG-CLIP's state dict."""
-    rest = checked(state, "tag-clip")
-    unused = dropped(rest, DEAD)
-    return Converted({**_experts(rest), **renamed(rest, RENAMES)}, unused)
+    rest = require_released(state, "tag-clip")
+    unused = drop_dead(rest, DEAD)
+    return Converted({**_experts(rest), **rename_keys(rest, RENAMES)}, unused)
 
 
 def _experts(rest: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -62,4 +62,4 @@ def _experts(rest: dict[str, Tensor]) -> dict[str, Tensor]:
             raise InputError(
                 f"the checkpoint is incomplete: of {min(keys.values())} only experts {sorted(keys)} are there"
             )
-    return {name: joined(rest, [keys[each] for each in sorted(keys)], torch.stack) for name, keys in found.items()}
+    return {name: join_keys(rest, [keys[each] for each in sorted(keys)], torch.stack) for name, keys in found.items()}

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_known, require_within
-from agreid_plugin.nn.expert_usage import Sent
-from agreid_plugin.nn.experts import precisely
+from agreid_plugin.nn.expert_usage import RoutingRecord
+from agreid_plugin.nn.experts import run_in_own_precision
 from agreid_plugin.nn.module_types import BlockMlp, ResidualBlock
 from agreid_plugin.types import View
 
@@ -76,11 +76,11 @@ class Experts(nn.Module):
         mixed = [self._mixed(own, scale, top_k, group, layers) for own, scale, group in parts]
         return torch.cat(mixed)[order.argsort()]
 
-    def sent(self, arguments: tuple[Any, ...], outputs: Tensor) -> Sent:  # noqa: ARG002
+    def record_routing(self, arguments: tuple[Any, ...], outputs: Tensor) -> RoutingRecord:  # noqa: ARG002
         """Tell who counts experts where the tokens of a call went, its arguments those of `forward`."""
         _, weights, top_k, groups, group_of = arguments
         of_tokens = None if group_of is None else group_of.repeat_interleave(weights.shape[1])
-        return Sent(weights.flatten(0, 1), top_k, tuple(groups), of_tokens)
+        return RoutingRecord(weights.flatten(0, 1), top_k, tuple(groups), of_tokens)
 
     def unbound(self) -> list[tuple[Tensor, ...]]:
         """Return each expert's weights: taken all at once, their gradients are written once."""
@@ -156,7 +156,7 @@ class MoEBlock(nn.Module):
 
     def _weights(self, hidden: Tensor, permitted: Tensor | None) -> Tensor:
         """Return the experts' weights (Eqs. 5-7), where permitted, (B, 1, E): (B, N, C) -> (B, N, E)."""
-        logits = precisely(self.feature_router, hidden)
+        logits = run_in_own_precision(self.feature_router, hidden)
         if self.training and self.noise:
             logits = logits + self.noise * torch.randn_like(logits)
         if permitted is not None:
@@ -206,7 +206,7 @@ class HRMoEBlock(MoEBlock):
     def route(self, hidden: Tensor) -> Routed:
         """Choose experts for tokens behind `ln_2`, the view token last: (B, N, C)."""
         view = hidden[:, -1]
-        logits = precisely(self.image_router, view)
+        logits = run_in_own_precision(self.image_router, view)
         views = self._drawn(logits.detach()).argmax(dim=1)
         weights = self._weights(hidden, self.permitted(views).unsqueeze(1))
         return Routed(weights, hidden[:, 0], view, logits, views)

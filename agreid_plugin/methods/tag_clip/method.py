@@ -29,7 +29,7 @@ from agreid_plugin.methods.tag_clip.encoder import (
 from agreid_plugin.methods.tag_clip.hrmoe import Routed
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.gradient_cache import TwoStageMethod
-from agreid_plugin.nn.token_selection import SelectedTokens, TokenSelection, patches_allowed, words_allowed
+from agreid_plugin.nn.token_selection import SelectedTokens, TokenSelection, mask_patches, mask_words
 from agreid_plugin.types import UNKNOWN, Batch
 
 
@@ -263,12 +263,12 @@ class TAGCLIP(TwoStageMethod):
 
     def image_features(self, encoded: Encoded) -> ImageFeatures:
         """Return the features of images that went through the tower."""
-        selected = _local(self.image_local, encoded, patches_allowed(encoded.tokens))
+        selected = _local(self.image_local, encoded, mask_patches(encoded.tokens))
         return ImageFeatures(precise(encoded.tokens[:, 0]), selected, encoded.routed)
 
     def text_features(self, encoded: Encoded, tokens: Tensor) -> TextFeatures:
         """Return the features of sentences that went through the tower: the tokens are (B, L)."""
-        selected = _local(self.text_local, encoded, words_allowed(self.text.ends(tokens), tokens.shape[1]))
+        selected = _local(self.text_local, encoded, mask_words(self.text.find_ends(tokens), tokens.shape[1]))
         return TextFeatures(precise(self.text.pool(encoded.tokens, tokens)), selected)
 
     def losses(self, outputs: TAGCLIPOutputs, batch: Batch) -> dict[str, Tensor]:

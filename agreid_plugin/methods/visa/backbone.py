@@ -14,7 +14,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.methods.visa.dlfm import DLFM
 from agreid_plugin.methods.visa.etgm import ETGM, PlainQueries, Queries
 from agreid_plugin.methods.visa.variants import Reading, reading
-from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoded, Encoder, PlainEncoder
+from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoder, EncoderOutputs, PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import View
 
@@ -23,7 +23,7 @@ from agreid_plugin.types import View
 class ViSAFeatures:
     """What the backbone makes of images; `local` and `queries` are None without their modules."""
 
-    encoded: Encoded
+    encoded: EncoderOutputs
     queries: Queries | None = None
     local: Tensor | None = None  # (B, D)
 

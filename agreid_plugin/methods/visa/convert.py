@@ -11,7 +11,16 @@ import re
 import torch
 from torch import Tensor
 
-from agreid_plugin.nn.key_mapping import Converted, State, checked, dropped, joined, numbers, renamed, taken
+from agreid_plugin.nn.key_mapping import (
+    Converted,
+    State,
+    drop_dead,
+    join_keys,
+    list_numbers,
+    rename_keys,
+    require_released,
+    take_key,
+)
 
 VIT = r"(cls_token|pos_embed|patch_embed\..*|blocks\..*|norm\..*)"
 HEADS = (
@@ -58,19 +67,19 @@ EXPERT_GROUPS = ("share", "sky", "ground")
 
 def convert_vdt(state: State) -> Converted:
     """Convert a released VDT's state dict."""
-    rest = checked(state, "vdt")
+    rest = require_released(state, "vdt")
     made = {"backbone.view_tokens": rest.pop("backbone.view_token")}
-    return Converted(_ours({**made, **renamed(rest, OF_VDT)}), {})
+    return Converted(_ours({**made, **rename_keys(rest, OF_VDT)}), {})
 
 
 def convert_visa(state: State) -> Converted:
     """Convert a released ViSA's state dict, for `variant: released`."""
-    rest = checked(state, "visa")
-    last = str(max(numbers(rest, "backbone.base.blocks")))
-    unused = dropped(rest, [(pattern.replace("{last}", last), what) for pattern, what in DEAD])
+    rest = require_released(state, "visa")
+    last = str(max(list_numbers(rest, "backbone.base.blocks")))
+    unused = drop_dead(rest, [(pattern.replace("{last}", last), what) for pattern, what in DEAD])
     made = {**_view_tokens(rest), **_experts(rest), **_routers(rest), **_fusion(rest)}
     names = [(pattern, replacement.replace("{last}", last)) for pattern, replacement in OF_VISA]
-    return Converted(_ours({**made, **renamed(rest, names)}), unused)
+    return Converted(_ours({**made, **rename_keys(rest, names)}), unused)
 
 
 def _ours(made: State) -> dict[str, Tensor]:
@@ -89,18 +98,18 @@ def _of_views(key: str, value: Tensor) -> Tensor:
 
 def _view_tokens(rest: dict[str, Tensor]) -> dict[str, Tensor]:
     tokens = [f"backbone.base.view_token_{view}" for view in EXPERT_GROUPS[1:]]
-    return {"backbone.encoder.view_tokens": joined(rest, tokens, lambda values: torch.cat(values, dim=1))}
+    return {"backbone.encoder.view_tokens": join_keys(rest, tokens, lambda values: torch.cat(values, dim=1))}
 
 
 def _experts(rest: dict[str, Tensor]) -> dict[str, Tensor]:
     """Stack the experts' tensors into those of one bank."""
-    every = numbers(rest, "backbone.share_experts")
+    every = list_numbers(rest, "backbone.share_experts")
     owners = [f"backbone.{group}_experts.{number}" for group in EXPERT_GROUPS for number in every]
-    made = {"backbone.queries.experts.tokens": joined(rest, [f"{owner}.prompt" for owner in owners], torch.cat)}
+    made = {"backbone.queries.experts.tokens": join_keys(rest, [f"{owner}.prompt" for owner in owners], torch.cat)}
     for part, name in EXPERT_PARTS.items():
         for leaf in ("weight",) if part == "prm.attn.qkv" else ("weight", "bias"):
             keys = [f"{owner}.{part}.{leaf}" for owner in owners]
-            made[f"backbone.queries.experts.{name}.{leaf}"] = joined(rest, keys, torch.stack)
+            made[f"backbone.queries.experts.{name}.{leaf}"] = join_keys(rest, keys, torch.stack)
     return made
 
 
@@ -108,15 +117,15 @@ def _routers(rest: dict[str, Tensor]) -> dict[str, Tensor]:
     made = {}
     for leaf in ("weight", "bias"):
         share, *by_view = (f"backbone.{group}_router.gate.{leaf}" for group in EXPERT_GROUPS)
-        made[f"backbone.queries.shared_router.{leaf}"] = taken(rest, share).unsqueeze(0)
-        made[f"backbone.queries.view_router.{leaf}"] = joined(rest, by_view, torch.stack)
+        made[f"backbone.queries.shared_router.{leaf}"] = take_key(rest, share).unsqueeze(0)
+        made[f"backbone.queries.view_router.{leaf}"] = join_keys(rest, by_view, torch.stack)
     return made
 
 
 def _fusion(rest: dict[str, Tensor]) -> dict[str, Tensor]:
-    graph = taken(rest, "backbone.share_gcn.gcn_weights")
+    graph = take_key(rest, "backbone.share_gcn.gcn_weights")
     return {
         "backbone.fusion.invariant.graph.weight": graph,
         "backbone.fusion.specific.graph.weight": graph,
-        "backbone.fusion.token": taken(rest, "backbone.out_token").squeeze(0),
+        "backbone.fusion.token": take_key(rest, "backbone.out_token").squeeze(0),
     }

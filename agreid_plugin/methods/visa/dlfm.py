@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.visa.etgm import Queries
 from agreid_plugin.nn.attention import PostNormBlock
-from agreid_plugin.nn.graph import QueryGraph, nearest_patches
-from agreid_plugin.nn.view_token_vit import Encoded
+from agreid_plugin.nn.graph import QueryGraph, find_nearest_patches
+from agreid_plugin.nn.view_token_vit import EncoderOutputs
 
 
 class GraphBranch(nn.Module):
@@ -50,7 +50,7 @@ class GraphBranch(nn.Module):
 
     def nearest(self, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
         """Return the patches that each query chooses, (B, M, K); (B, 1, K) where the branch's feature chooses."""
-        return nearest_patches(queries if self.own_patches else feature.unsqueeze(1), patches, self.neighbors)
+        return find_nearest_patches(queries if self.own_patches else feature.unsqueeze(1), patches, self.neighbors)
 
 
 class DLFM(nn.Module):
@@ -81,14 +81,14 @@ class DLFM(nn.Module):
         self.token = None if fuse_cls else nn.Parameter(nn.init.trunc_normal_(torch.empty(width), std=0.02))
         self.fusion = PostNormBlock(width, heads)
 
-    def forward(self, queries: Queries, encoded: Encoded) -> Tensor:
+    def forward(self, queries: Queries, encoded: EncoderOutputs) -> Tensor:
         """Return the local feature: (B, D)."""
         invariant = self.invariant(queries.invariant, encoded.identity, encoded.patches)
         specific = self.specific(queries.specific, encoded.view, encoded.patches)
         first = encoded.identity if self.token is None else self.token.expand_as(encoded.identity)
         return self.fusion(torch.cat([first.unsqueeze(1), invariant, specific], dim=1))[:, 0]
 
-    def chosen_patches(self, inputs: tuple[Queries, Encoded], _: Tensor) -> dict[str, Tensor]:
+    def chosen_patches(self, inputs: tuple[Queries, EncoderOutputs], _: Tensor) -> dict[str, Tensor]:
         """Return the patches that the queries of each branch choose, of a call's inputs and output: (B, M, K) each."""
         queries, encoded = inputs
         return {

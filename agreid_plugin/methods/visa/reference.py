@@ -21,7 +21,7 @@ from agreid_plugin.methods.visa.dlfm import DLFM, GraphBranch
 from agreid_plugin.methods.visa.etgm import ETGM, Queries
 from agreid_plugin.nn.attention import Attention, Block, PostNormBlock
 from agreid_plugin.nn.experts import GroupedLayerNorm, GroupedLinear, Router, Routing, TokenExperts
-from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoded, Encoder
+from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoder, EncoderOutputs
 from agreid_plugin.types import View
 
 
@@ -49,7 +49,7 @@ def literal_features(backbone: ViSABackbone, images: Tensor, views: Tensor | Non
     return ViSAFeatures(encoded, queries, fuse(backbone.fusion, queries, encoded))
 
 
-def encode(encoder: Encoder, images: Tensor, views: Tensor | None = None) -> Encoded:
+def encode(encoder: Encoder, images: Tensor, views: Tensor | None = None) -> EncoderOutputs:
     """Run an encoder block by block (Sec. 3.2): the view's token joins, and CLS sheds it after each block."""
     vit, own, subtractions = encoder.vit, None, 0
     if isinstance(encoder, DecoupledEncoder):
@@ -66,8 +66,8 @@ def encode(encoder: Encoder, images: Tensor, views: Tensor | None = None) -> Enc
             tokens = torch.cat([tokens[:, :1] - tokens[:, 1:2], tokens[:, 1:]], dim=1)
     tokens = vit.norm(tokens)
     if own is None:
-        return Encoded(tokens[:, 0], tokens[:, 0], tokens[:, 0], patches)
-    return Encoded(tokens[:, 0], tokens[:, 1], tokens[:, 0] - tokens[:, 1], patches)
+        return EncoderOutputs(tokens[:, 0], tokens[:, 0], tokens[:, 0], patches)
+    return EncoderOutputs(tokens[:, 0], tokens[:, 1], tokens[:, 0] - tokens[:, 1], patches)
 
 
 def pre_norm_block(block: Block, tokens: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ def move_queries(branch: GraphBranch, queries: Tensor, feature: Tensor, patches:
     return torch.stack(moved).view_as(queries)
 
 
-def fuse(dlfm: DLFM, queries: Queries, encoded: Encoded) -> Tensor:
+def fuse(dlfm: DLFM, queries: Queries, encoded: EncoderOutputs) -> Tensor:
     """Run DLFM (Eqs. 8-13): (B, D)."""
     invariant = move_queries(dlfm.invariant, queries.invariant, encoded.identity, encoded.patches)
     invariant = dlfm.invariant.norm(invariant) + queries.invariant

@@ -29,7 +29,7 @@ from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.hosts.fastreid.compat.files import misfit_reason
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.nn.checkpoints import read_tensors
-from agreid_plugin.nn.vit_weights import ENOUGH, Fit
+from agreid_plugin.nn.vit_weights import MIN_FILLED, Fit
 
 _logger = logging.getLogger("fastreid.backbone")
 
@@ -347,7 +347,7 @@ def load_external(core: nn.Module, path: str | Path, adapt: Callable[[dict[str, 
         adapted = adapt(own)
         found = {name: adapted[name] for name in core.state_dict() if name in adapted}
         missing = tuple(name for name in wanted if name not in found)
-        if len(missing) > (1 - ENOUGH) * len(wanted):
+        if len(missing) > (1 - MIN_FILLED) * len(wanted):
             raise InputError(
                 f"{path} fits {len(wanted) - len(missing)} of the model's {len(wanted)} tensors (not "
                 f"{', '.join(missing[:3])}, ...): it is for another model"

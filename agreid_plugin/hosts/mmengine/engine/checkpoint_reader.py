@@ -18,7 +18,7 @@ from mmengine.logging import HistoryBuffer, MessageHub
 
 from agreid_plugin.data.datasets.files import leaves
 from agreid_plugin.errors import InputError, first_line
-from agreid_plugin.nn.checkpoints import is_script, read_content
+from agreid_plugin.nn.checkpoints import is_torchscript, read_content
 
 HUB = "message_hub"
 SCALARS, INFO, RESUMED = "log_scalars", "runtime_info", "resumed_keys"
@@ -78,7 +78,7 @@ def load_from_local(filename: str, map_location: Any = None) -> dict[str, Any]:
     """
     path = Path(filename).expanduser()
     content = read_content(path, map_location)
-    if path.suffix == ".safetensors" or is_script(path):
+    if path.suffix == ".safetensors" or is_torchscript(path):
         return {"state_dict": content}
     if not isinstance(content, dict):
         raise InputError(f"{path} holds a {type(content).__name__}, not a checkpoint")
