@@ -31,7 +31,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor, first: int | None = None) -> Tensor:
-        """Let every token, or the `first` few, look at all of its image: (B, T, D) -> (B, T or first, D)."""
+        """Let every token, or the `first` few, attend to all of its image: (B, T, D) -> (B, T or first, D)."""
         if first is None:
             query, key, value = self._split(self.qkv(tokens), 3)
         else:
@@ -44,19 +44,19 @@ class Attention(nn.Module):
         return self.proj(seen.transpose(1, 2).flatten(2))
 
     def cls_attention(self, tokens: Tensor) -> Tensor:
-        """Return how much the first token looks at each, averaged over heads: (B, T, D) -> (B, T), adding up to 1."""
+        """Return the attention of the first token, averaged over heads: (B, T, D) -> (B, T), adding up to 1."""
         query, key, _ = self._split(self.qkv(tokens), 3)  # (B, H, T, D / H) each
         logits = query[:, :, :1] @ key.mT / math.sqrt(query.shape[-1])
         return logits.softmax(dim=-1).mean(dim=1).squeeze(1)
 
     def _split(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Part queries, keys and values by heads: (B, T, parts * D) -> each (B, H, T, D / H)."""
+        """Split queries, keys and values by heads: (B, T, parts * D) -> each (B, H, T, D / H)."""
         heads = projected.unflatten(-1, (parts, self.heads, -1))  # (B, T, parts, H, D / H)
         return heads.permute(2, 0, 3, 1, 4).unbind(0)
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an exact GELU between them, for each token alone."""
+    """Two linear layers with an exact GELU between them, applied to each token."""
 
     def __init__(self, width: int, hidden: int):
         super().__init__()
@@ -71,9 +71,9 @@ class Mlp(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: in training, zeroes a whole image's branch with probability `rate`.
+    """Stochastic depth: in training, zeroes the branch of an image with probability `rate`.
 
-    The branches kept are divided by 1 - rate, so that the mean stays. In evaluation nothing changes.
+    The remaining branches are divided by 1 - rate, which keeps the mean. In evaluation nothing changes.
     """
 
     def __init__(self, rate: float):
@@ -112,7 +112,7 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, tokens: Tensor, first: int | None = None) -> Tensor:
-        """Run the block, or no more of it than the `first` few tokens need: (B, T, D) -> (B, T or first, D)."""
+        """Run the block for all tokens, or only for the `first` few: (B, T, D) -> (B, T or first, D)."""
         tokens = tokens[:, :first] + self.drop_path(self.attn(self.norm1(tokens), first))
         return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
 
@@ -140,7 +140,7 @@ class PostNormBlock(nn.Module):
 
 
 def init_linear(module: nn.Module) -> None:
-    """Draw the linear layers within a module from a narrow normal distribution, their biases at zero."""
+    """Initialize the linear layers of a module: a truncated normal of 0.02, biases zero."""
     for each in module.modules():
         if isinstance(each, nn.Linear):
             nn.init.trunc_normal_(each.weight, std=0.02)

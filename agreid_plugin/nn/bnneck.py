@@ -1,4 +1,4 @@
-"""The head most re-identification models end with."""
+"""BNNeck: batch norm and linear classifier, the usual head of re-identification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Files of weights, read without running code stored in them and refused in one line where they cannot be."""
+"""Weight files: reading torch checkpoints, TorchScript archives, safetensors and npz without running stored code.
+
+`torch.jit.load` runs what an archive says while it makes its modules. Here its record of the modules is read with inert
+objects for all of them, and their tensors are named as in a state dict.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ Content = TypeVar("Content")
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
     """Read the tensors of a weight file by name: a checkpoint (see `read_checkpoint`) or a TorchScript archive.
 
-    What else stands between the tensors, as a count of steps, is left out.
+    Other values between the tensors, as a count of steps, are left out.
 
     Raises:
         InputError: the file is missing, cannot be read, or holds something else than plain tensors by name, of numbers.
@@ -53,7 +57,7 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
 
 
 def _find_problem(tensor: Tensor) -> str:
-    """Say why a tensor can be nobody's weights; empty if it can."""
+    """Say why a tensor cannot hold weights; empty if it can."""
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
     if not plain or tensor.is_quantized or tensor.is_complex():
         return "is a tensor of a kind that no weights are of (sparse, quantized, complex or without values)"
@@ -92,11 +96,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def read_content(path: str | Path, map_location: Any = "cpu") -> Any:
-    """Read whatever a file of weights holds without running code stored in it.
+    """Read the content of a weight file without running code stored in it.
 
     A `.safetensors` file and a TorchScript archive are tensors by name; any other is torch's. Objects of mmengine and
-    numpy between the tensors are left out, see `load_plain`. A file that asks for more is loaded, code and all, only
-    after `agreid_plugin.trust.trust(True)`.
+    numpy between the tensors are left out, see `load_plain`. A file that names other classes is loaded, and its code
+    run, only after `agreid_plugin.trust.trust(True)`.
 
     Args:
         path: the file.
@@ -116,7 +120,7 @@ def read_content(path: str | Path, map_location: Any = "cpu") -> Any:
 def require_readable(path: str | Path) -> None:
     """Refuse a weight file that is not there, that would fill the memory, or of torch's oldest format.
 
-    Releases of torch before 2.6 run code in a tar archive whatever they are asked.
+    Releases of torch before 2.6 run code in a tar archive even with `weights_only=True`.
     """
     require_file(path)
     refuse_bomb(path)
@@ -171,13 +175,13 @@ STORAGES = {
     "ByteStorage": torch.uint8,
     "BoolStorage": torch.bool,
 }
-"""What an archive calls the types of its numbers."""
+"""Storage types of an archive and their dtypes."""
 
 
 def is_torchscript(path: str | Path) -> bool:
-    """Tell a TorchScript archive from a file of tensors: it holds code, and constants of it.
+    """Return whether a file is a TorchScript archive: it holds code and its constants.
 
-    torch has a reader of its own for zip files, which decides whether `torch.load` would run the code: both are asked.
+    `torch.load` goes by torch's own reader of zip files when it runs the code: Python's and torch's are both asked.
     """
     inside = [name.partition("/")[2] for name in archive_names(path)]
     return any(name == "constants.pkl" or name.startswith("code/") for name in (*inside, *_list_records(path)))
@@ -191,10 +195,10 @@ def _list_records(path: str | Path) -> list[str]:
 
 
 def read_torchscript(path: str | Path) -> dict[str, Tensor]:
-    """Return the tensors of an archive by name: parameters and buffers, and tensors that are mere attributes.
+    """Return the tensors of an archive by name: parameters, buffers and tensors that are plain attributes.
 
     Raises:
-        pickle.UnpicklingError: the record is damaged; so many other errors say.
+        pickle.UnpicklingError: the record is damaged; many other errors can say so, too.
     """
     with zipfile.ZipFile(path) as archive:
         record = next((name for name in archive.namelist() if name.partition("/")[2] == RECORD), None)
@@ -206,7 +210,7 @@ def read_torchscript(path: str | Path) -> dict[str, Tensor]:
 
 
 class _Module(InertObject):
-    """Holds what an archive says of one of its modules."""
+    """The attributes of one module of an archive."""
 
     attributes: Any = None
 
@@ -215,7 +219,7 @@ class _Module(InertObject):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes tensors; whatever else an archive names becomes a stand-in."""
+    """Makes tensors; any other class that an archive names becomes an inert one."""
 
     def __init__(self, stream: Any, archive: zipfile.ZipFile, folder: str):
         super().__init__(stream)

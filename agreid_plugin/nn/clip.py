@@ -1,4 +1,4 @@
-"""The two towers of CLIP, made of open_clip's modules, for methods that put tokens between their blocks.
+"""CLIP's image and text towers around open_clip's modules, for methods that add tokens between blocks; its tokenizer.
 
 `clip_build.build_clip` builds them, `clip_weights.load_clip` fills them from a file.
 
@@ -28,7 +28,7 @@ SPECIAL_WORD = re.compile(r"<(?:start|end)_of_text>", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ImageTokens:
-    """What the image tower makes of images."""
+    """Outputs of the image tower."""
 
     before: Tensor  # (B, 1+P, C) as they enter the block where extra tokens join them, not normalized
     tokens: Tensor  # (B, 1+P+T, C) CLS, patches, extra tokens; after the last block and its norm
@@ -40,7 +40,7 @@ class ImageTokens:
 
 
 class ImageTower(nn.Module):
-    """CLIP's vision transformer, which can be walked block by block.
+    """CLIP's vision transformer, which can be run block by block.
 
     Attributes:
         visual: the `VisionTransformer` of open_clip.
@@ -80,7 +80,7 @@ class ImageTower(nn.Module):
         return self.visual.ln_pre(torch.cat([cls.expand(patches.shape[0], 1, -1), patches], dim=1))
 
     def run(self, tokens: Tensor, first: int = 0, last: int | None = None) -> Tensor:
-        """Run the blocks `first` .. `last` - 1, all that follow without a `last`, on any number of tokens."""
+        """Run the blocks `first` to `last` - 1 (to the end without a `last`) on any number of tokens."""
         for block in self.blocks[first:last]:
             tokens = block(tokens)
         return tokens
@@ -94,7 +94,7 @@ class ImageTower(nn.Module):
         return tokens @ self.visual.proj
 
     def forward(self, images: Tensor, extra: Tensor | None = None, at: int | None = None) -> ImageTokens:
-        """Run the whole tower.
+        """Run all of the tower.
 
         Args:
             images: (B, 3, rows, cols).
@@ -112,19 +112,19 @@ class ImageTower(nn.Module):
         return ImageTokens(before, self.end(self.run(tokens, first=at)))
 
     def cls_attention(self, tokens: Tensor) -> Tensor:
-        """Return what CLS attends to in the last block, averaged over heads: what enters it (B, n, C) -> (B, n)."""
+        """Return the attention of CLS in the last block, averaged over heads, from its input: (B, n, C) -> (B, n)."""
         return _attend_once(self.blocks[-1], tokens, tokens[:, :1], None)
 
 
 class TextTower(nn.Module):
-    """CLIP's text transformer, which gives every position and takes embeddings in the place of tokens.
+    """CLIP's text transformer, which returns every position and takes embeddings in the place of tokens.
 
     Attributes:
         text: the `TextTransformer` of open_clip.
         width: D.
         depth: number of blocks.
         embed_dim: E.
-        length: most tokens of a sentence, the two that start and end it included.
+        length: maximum number of tokens of a sentence, with the two that start and end it.
     """
 
     def __init__(self, text: Textual):
@@ -143,7 +143,7 @@ class TextTower(nn.Module):
         return tokenize(sentences, self.length).to(self.text.positional_embedding.device)
 
     def count(self, sentence: str) -> int:
-        """Count the tokens of a sentence as it is, the two that start and end it included."""
+        """Count the tokens of an uncut sentence, with the two that start and end it."""
         return count_tokens(sentence)
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -155,15 +155,15 @@ class TextTower(nn.Module):
 
         Args:
             tokens: (N, L); L may be below `length`, with the same result for these positions.
-            embeddings: (N, L, D) instead of those of `tokens`, which then count for their shape alone.
+            embeddings: (N, L, D) instead of those of `tokens`, of which only the shape then counts.
         """
         return self._end(self._run(self._start(tokens, embeddings)))
 
     def with_attention(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return every position as `forward` does, and what sentences' ends attend to: (N, L) -> (N, L, E), (N, L).
+        """Return every position as `forward` does, and the attention of sentences' ends: (N, L) -> (N, L, E), (N, L).
 
-        The attention is the last block's, averaged over heads, and has no gradient. In training it is that after
-        dropout, as it is where it mixes tokens.
+        The attention is that of the last block, averaged over heads, without a gradient. In training it is taken after
+        dropout, as the block uses it.
         """
         entering = self._run(self._start(tokens, None), last=-1)
         with torch.no_grad():
@@ -199,7 +199,7 @@ class TextTower(nn.Module):
         return self.text.ln_final(tokens) @ self.text.text_projection
 
     def _attend_from_end(self, entering: Tensor, tokens: Tensor) -> Tensor:
-        """Return what ends attend to in the last block, from what enters it: (N, L, D), (N, L) -> (N, L)."""
+        """Return the attention of sentences' ends in the last block, from its input: (N, L, D), (N, L) -> (N, L)."""
         later = torch.arange(tokens.shape[1], device=tokens.device) > self.find_ends(tokens)[:, None]  # (N, L)
         return _attend_once(self.blocks[-1], entering, self.pool(entering, tokens)[:, None], later)
 
@@ -213,7 +213,7 @@ class CLIP:
 
 
 def _attend_once(block: ResidualBlock, tokens: Tensor, query: Tensor, hidden: Tensor | None) -> Tensor:
-    """Return what one token an item, (B, 1, C), attends to among those that enter a block, (B, n, C) -> (B, n)."""
+    """Return the attention of one token an item, (B, 1, C), to the inputs of a block: (B, n, C) -> (B, n)."""
     keys = block.ln_1(tokens)
     return block.attn(block.ln_1(query), keys, keys, key_padding_mask=hidden, need_weights=True)[1][:, 0]
 
@@ -221,7 +221,7 @@ def _attend_once(block: ResidualBlock, tokens: Tensor, query: Tensor, hidden: Te
 def tokenize(sentences: str | Sequence[str], length: int) -> Tensor:
     """Return the tokens of each sentence, zeros after its end: (N, length).
 
-    A sentence that is too long is cut and ends with `EOT` all the same. The words `<start_of_text>` and
+    A sentence that is too long is cut and still ends with `EOT`. The words `<start_of_text>` and
     `<end_of_text>` become `SOT` and `EOT`.
     """
     sentences = [sentences] if isinstance(sentences, str) else sentences
@@ -234,26 +234,26 @@ def tokenize(sentences: str | Sequence[str], length: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """CLIP's, without a tower: a loader is there before the model, and in other processes."""
+    """CLIP's tokenizer without a tower: data loaders are made before the model, and run in other processes."""
 
     length: int
 
     def __call__(self, caption: str) -> Tensor:
-        """Return the tokens of a caption, cut at `length` and ended all the same: (length,)."""
+        """Return the tokens of a caption, cut at `length` and still ended: (length,)."""
         return tokenize(caption, self.length)[0]
 
     def is_long(self, caption: str) -> bool:
-        """Tell whether a caption has to be cut."""
+        """Return whether a caption has to be cut."""
         return count_tokens(caption) > self.length
 
 
 def count_tokens(sentence: str) -> int:
-    """Count the tokens of a sentence as it is, the two that start and end it included."""
+    """Count the tokens of an uncut sentence, with the two that start and end it."""
     return len(_encode_words(sentence)) + 2
 
 
 def _encode_words(sentence: str) -> list[int]:
-    """Return the tokens of a sentence alone; a special word is one wherever it stands."""
+    """Return the tokens of a sentence without start and end; a special word is one token wherever it stands."""
     return _load_tokenizer().encode(SPECIAL_WORD.sub(r" \g<0> ", sentence))
 
 
@@ -263,7 +263,7 @@ def _load_tokenizer() -> Any:
 
 
 def import_open_clip(module: str) -> ModuleType:
-    """Import open_clip or a module of it, which a user of other methods may do without."""
+    """Import open_clip or a module of it, which only the methods on CLIP need."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

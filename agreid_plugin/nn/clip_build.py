@@ -1,6 +1,6 @@
-"""Builds the towers of a CLIP by open_clip's name, for other image sizes, strides, text lengths and shapes.
+"""Building CLIP's towers by open_clip's name, with other image sizes, strides, text lengths and shapes; freezing parts.
 
-Nothing is ever downloaded: towers start from random weights, `clip_weights.load_clip` fills them from a file.
+Nothing is downloaded: towers start from random weights, `clip_weights.load_clip` fills them from a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agreid_plugin.nn.vit import count_patches, to_pair
 VOCABULARY = 49408
 VISION_KEYS = {"image_size", "layers", "width", "head_width", "patch_size", "mlp_ratio"}
 TEXT_KEYS = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
-"""What tells a CLIP from another: open_clip's models with further settings work otherwise than the towers here."""
+"""Settings that the towers here know; open_clip's models with further ones work differently."""
 SHAPE = ("width", "layers", "heads", "patch_size", "text_width", "text_layers", "text_heads", "embed_dim")
 
 
@@ -39,9 +39,9 @@ def build_clip(
         name: a ViT by open_clip's name.
         image_size: (rows, columns) of the images.
         stride: step between patches, one number or (rows, columns); the patch size without one.
-        text_length: most tokens of a sentence.
-        quick_gelu: the activation of OpenAI's weights; `clip_weights.detect_quick_gelu` tells which a file needs. A name
-            that ends with `-quickgelu` has it in any case.
+        text_length: maximum number of tokens of a sentence.
+        quick_gelu: the activation of OpenAI's weights; `clip_weights.detect_quick_gelu` says which a file needs. A name
+            that ends with `-quickgelu` always has it.
         shape: numbers in the place of the named model's: `width`, `layers`, `heads`, `patch_size`, `text_width`,
             `text_layers`, `text_heads`, `embed_dim`.
 
@@ -64,7 +64,7 @@ def build_clip(
 
 
 def _read_plan(name: str) -> dict[str, Any]:
-    """Return open_clip's configuration of a model, which must be one of those the towers work for."""
+    """Return open_clip's configuration of a model, which must be one that the towers work for."""
     library = import_open_clip("open_clip")
     plan = library.get_model_config(name) if name in library.list_models() else None
     if plan is None or not _is_plain(plan):
@@ -95,7 +95,7 @@ def _plan_text(plan: dict[str, Any], shape: Mapping[str, int], length: int) -> d
 
 
 def _set_stride(visual: Visual, stride: tuple[int, int]) -> None:
-    """Move the patches by another step, which open_clip has no setting for; positions are new where it changes them."""
+    """Set the stride of patches, for which open_clip has no setting; positions are new if their number changes."""
     visual.conv1.stride = stride
     visual.grid_size = count_patches(visual.image_size, visual.patch_size[0], stride)
     old = visual.positional_embedding
@@ -128,7 +128,7 @@ def freeze_named(clip: CLIP, names: Sequence[str], key: str = "freeze") -> None:
     Args:
         clip: the towers.
         names: `text`, `image`, or a part of a tower as `image.stem`; see `freeze`.
-        key: what the user calls the names, for complaints.
+        key: the user's name for `names`, in messages.
     """
     towers: dict[str, ImageTower | TextTower] = {"image": clip.image, "text": clip.text}
     for name in names:

@@ -1,6 +1,6 @@
 """Pretrained weights of CLIP: OpenAI's archives and the files of open_clip and Hugging Face.
 
-Tensors of a file are first given the names of open_clip, with `visual.` or `text.` before them by tower.
+Tensors are first renamed as in open_clip, with the prefix `visual.` or `text.` of their tower.
 
 Shapes: P patches, C width of the image tower; L tokens, D width of the text tower.
 """
@@ -25,7 +25,7 @@ from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower
 from agreid_plugin.nn.vit_weights import ONLY_SQUARE, Fit, format_names, resize_grid
 
 ACTIVATIONS = ("auto", "yes", "no")
-"""How the choice of the quick GELU is written."""
+"""Values of the choice of the quick GELU."""
 
 MODES = ("bilinear", "bicubic")
 IMAGE, TEXT = "visual.", "text."
@@ -36,14 +36,14 @@ Towers = CLIP | ImageTower | TextTower | Iterable[ImageTower | TextTower]
 
 
 def load_clip(towers: Towers, path: str | Path, mode: str = "bilinear") -> Fit:
-    """Load a file of weights into the towers of CLIP, all of them or one, and return how it fitted.
+    """Load a weight file into one or both towers of CLIP, and return how it fitted.
 
     Reads OpenAI's TorchScript archives (`.pt`), and the state dicts of open_clip and Hugging Face (`.safetensors`,
     `.bin`, `.pt`). Position embeddings are resized to the image tower's grid and the text tower's length. Weights of
     half precision become those of the towers, float32.
 
     Args:
-        towers: a CLIP or towers of one; other parts of the file are passed over.
+        towers: a CLIP or towers of one; other parts of the file are ignored.
         path: the file.
         mode: how the positions of patches are interpolated, `bilinear` or `bicubic`.
 
@@ -70,12 +70,12 @@ def load_clip(towers: Towers, path: str | Path, mode: str = "bilinear") -> Fit:
 
 
 def detect_quick_gelu(path: str | Path) -> bool | None:
-    """Tell whether the weights of a file were trained with the quick GELU, for `build_clip`.
+    """Return whether the weights of a file were trained with the quick GELU, for `build_clip`.
 
-    Archives of OpenAI were. For other files the `open_clip_config.json` or `config.json` beside it tells.
+    Those of OpenAI's archives were. For other files `open_clip_config.json` or `config.json` beside it says so.
 
     Returns:
-        Whether, or None where nothing tells.
+        None where no such file is there.
     """
     require_file(path)
     if is_torchscript(path):
@@ -86,18 +86,18 @@ def detect_quick_gelu(path: str | Path) -> bool | None:
     settings = _read_settings(Path(path).with_name("config.json"))
     if not str(settings.get("model_type", "")).startswith("clip"):
         return None
-    # Hugging Face leaves out of a file what is as by default, and the quick GELU is.
+    # Hugging Face leaves defaults out of the file, and the quick GELU is the default.
     parts = [settings[part] for part in ("vision_config", "text_config") if settings.get(part)] or [settings]
     return all(part.get("hidden_act", "quick_gelu") == "quick_gelu" for part in parts)
 
 
 def needs_quick_gelu(asked: str, path: str | Path | None, key: str = "quick_gelu") -> bool:
-    """Return which activation towers need that a file of weights fills, or filled before they were trained further.
+    """Return whether towers need the quick GELU for the weight file that fills them, or that they were trained from.
 
     Args:
-        asked: `yes` or `no`; `auto` to go by the file, without one `no`.
+        asked: `yes` or `no`; `auto` goes by the file, and is `no` without one.
         path: the file, if there is one.
-        key: what the user calls the choice, for complaints.
+        key: the user's name for `asked`, in messages.
     """
     if require_known(key, asked, ACTIVATIONS) != "auto" or not path:
         return asked == "yes"
@@ -139,7 +139,7 @@ def _get_core(tower: ImageTower | TextTower) -> torch.nn.Module:
 
 
 def _explain_absent(kept: Mapping[str, Tensor], stored: Iterable[str], parts: Iterable[str]) -> str:
-    """Say which towers a file has not; empty if it has all of `parts`."""
+    """Say which tower is missing in a file; empty if it has all of `parts`."""
     absent = [part for part in parts if not any(name.startswith(part) for name in kept)]
     if not absent:
         return ""
@@ -149,7 +149,7 @@ def _explain_absent(kept: Mapping[str, Tensor], stored: Iterable[str], parts: It
 
 
 def _explain_other_model(kept: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
-    """Say in which way a file is for another model; empty if it is for this one."""
+    """Explain how a file is for another model; empty if it is for this one."""
     for name, value in wanted.items():
         if name in kept and kept[name].shape != value.shape:
             only = f"; {ONLY_SQUARE}" if name == IMAGE_POSITIONS else ""
@@ -169,7 +169,7 @@ def _count_blocks(names: Iterable[str], part: str) -> int:
 
 
 def _resize_positions(kept: dict[str, Tensor], modules: Mapping[str, ImageTower | TextTower], mode: str) -> None:
-    """Resize the position embeddings of a file that can be, in place."""
+    """Resize the position embeddings of a file where they can be, in place."""
     for tower in modules.values():
         if isinstance(tower, ImageTower) and IMAGE_POSITIONS in kept:
             kept[IMAGE_POSITIONS] = _resize_image_positions(kept[IMAGE_POSITIONS], tower.grid, mode)
@@ -226,7 +226,7 @@ def _read(path: str | Path) -> dict[str, Tensor]:
 
 
 def _to_our_names(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give the tensors of a file open_clip's names and `visual.` or `text.`; others keep their own."""
+    """Rename the tensors of a file as in open_clip, with the prefix of their tower; others keep their names."""
     wrapped = all(name.startswith("module.") for name in stored)
     plain = {name.removeprefix("module.") if wrapped else name: value for name, value in stored.items()}
     kept = {

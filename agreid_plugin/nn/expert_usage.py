@@ -1,8 +1,8 @@
-"""How often a mixture's experts are chosen, counted while a model trains, or while it is tested.
+"""Expert usage: how often each expert of a mixture is chosen, counted by forward hooks.
 
-Nothing of the model is changed: counting reads what modules were called with and what they returned.
+The model is not changed: a hook reads what a module was called with and what it returned.
 
-Shapes: N things that are routed, images or tokens; E experts, G groups of them, k chosen experts.
+Shapes: N routed items, images or tokens; E experts, G groups of them, k chosen experts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ForwardHook = Callable[[Any, tuple[Any, ...], Any], None]
 
 @dataclass(frozen=True)
 class RoutingRecord:
-    """What one call of a module sent to which experts."""
+    """Routing of one call of a module: which experts each item went to."""
 
     weights: Tensor  # (N, E) of the experts, 0 for those not chosen
     top_k: int  # experts chosen for each
@@ -33,7 +33,7 @@ class RoutingRecord:
 
 @runtime_checkable
 class Mixture(Protocol):
-    """A module that sends things to experts, or is told where they are sent."""
+    """A module that routes items to experts, or is given their routing."""
 
     training: bool
 
@@ -41,16 +41,16 @@ class Mixture(Protocol):
         """Have a function called after each call of the module, as every `nn.Module` does."""
 
     def record_routing(self, arguments: tuple[Any, ...], outputs: Any) -> RoutingRecord:
-        """Return what a call with these arguments and outputs sent where."""
+        """Return the routing of a call with these arguments and outputs."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the experts of a module were given so far."""
+    """Counts of what the experts of a module were given so far."""
 
     top_k: int
     groups: tuple[range, ...]
-    routed: Tensor  # (G,) things
+    routed: Tensor  # (G,) items
     chosen: Tensor  # (G, E) how many of them went to the expert
     weights: Tensor  # (G, E) the sum of their weights for it
 
@@ -71,10 +71,10 @@ class Usage:
         return Usage(self.top_k, self.groups, self.routed.cpu(), self.chosen.cpu(), self.weights.cpu())
 
     def by_group(self) -> Iterator[tuple[str, int, dict[int, float]]]:
-        """Yield each group's name, how much was routed in it, and every expert's share of that.
+        """Yield each group's name, its number of routed items, and every expert's share of them.
 
-        The share is of things that went to the expert, so that shares add up to k. Where all go to every expert of the
-        group, that says nothing, and it is the expert's share of the weights.
+        A share counts the items that went to the expert, so that shares add up to k. Where every item goes to every
+        expert of the group, it is the expert's share of the weights instead.
         """
         for number, experts in enumerate(self.groups):
             routed = int(self.routed[number])
@@ -84,13 +84,13 @@ class Usage:
 
 
 class UsageCounter:
-    """Counts what the mixtures of a model are given while it trains, or while it does not.
+    """Counts the usage of all mixtures of a model, in training or in evaluation.
 
-    Sums stay on the model's device until they are asked for, so that no step waits for them.
+    Sums stay on the model's device until `take`, so that no step waits for them.
 
     Args:
-        model: the model. A copy of it that is made while counting would count as well.
-        training: count in training, and not in evaluation; False for the reverse.
+        model: the model. A copy made while counting would count as well.
+        training: count in training only; False: in evaluation only.
     """
 
     def __init__(self, model: nn.Module, training: bool = True):
@@ -99,19 +99,19 @@ class UsageCounter:
         self._counted: UsageByModule = {}
 
     def start(self) -> int:
-        """Begin to count; return the number of mixtures found."""
+        """Register the hooks and return the number of mixtures."""
         for name, module in self._model.named_modules():
             if isinstance(module, Mixture):
                 self._handles.append(module.register_forward_hook(self._make_hook(name)))
         return len(self._handles)
 
     def stop(self) -> None:
-        """Let go of the model."""
+        """Remove the hooks."""
         while self._handles:
             self._handles.pop().remove()
 
     def take(self) -> UsageByModule:
-        """Return what was counted, by the module's name, and count from zero again."""
+        """Return the counts by module name, and start again from zero."""
         counted, self._counted = self._counted, {}
         return {name: usage.cpu() for name, usage in counted.items()}
 
@@ -125,7 +125,7 @@ class UsageCounter:
 
 
 def merge_usage(parts: Iterable[UsageByModule]) -> UsageByModule:
-    """Add up what several processes counted."""
+    """Add up the counts of several processes."""
     total: UsageByModule = {}
     for part in parts:
         for name, usage in part.items():
@@ -134,7 +134,7 @@ def merge_usage(parts: Iterable[UsageByModule]) -> UsageByModule:
 
 
 def flatten_shares(usage: UsageByModule) -> dict[str, float]:
-    """Return each expert's share as `module/group/expert` -> number; a group that was given nothing has none."""
+    """Return each expert's share as `module/group/expert` -> number; a group without items has none."""
     return {
         f"{_join_path(name, group)}/{expert}": share
         for name, counted in usage.items()
@@ -145,7 +145,7 @@ def flatten_shares(usage: UsageByModule) -> dict[str, float]:
 
 
 def find_idle_experts(usage: UsageByModule) -> list[str]:
-    """Return a line for each group that was given nothing, and for those of whose experts some were not chosen."""
+    """Return a line for each group without items, and for each with experts that were never chosen."""
     lines = []
     for name, counted in usage.items():
         for number, (group, routed, shares) in enumerate(counted.by_group()):
@@ -160,7 +160,7 @@ def find_idle_experts(usage: UsageByModule) -> list[str]:
 
 
 def format_shares(usage: Mapping[str, Usage]) -> list[str]:
-    """Return a line of every expert's share in percent, for each group."""
+    """Return a line for each group with every expert's share in percent."""
     return [
         f"{_join_path(name, group)}: " + "  ".join(f"{expert}: {100 * share:.1f}" for expert, share in shares.items())
         for name, counted in usage.items()
@@ -169,7 +169,7 @@ def format_shares(usage: Mapping[str, Usage]) -> list[str]:
 
 
 def group_name(number: int, groups: int) -> str:
-    """Return what a group is called: nothing if there is one, its view if there are as many as views."""
+    """Return a group's name: empty for a single group, its view where there are as many groups as views."""
     if groups == 1:
         return ""
     return View(number).word if groups == len(View) else str(number)

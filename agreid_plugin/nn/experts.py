@@ -1,4 +1,4 @@
-"""Experts that make tokens from one vector, and the routers that choose among them.
+"""Mixture of experts: a router, a bank of experts that turn one vector into tokens, and its form for exports.
 
 Shapes: B images, D width, E experts a group, G groups, k chosen experts, A assignments of a vector to an expert,
 M tokens an expert makes.
@@ -20,7 +20,7 @@ from agreid_plugin.nn.expert_usage import RoutingRecord
 
 @dataclass(frozen=True)
 class Routing:
-    """Which experts of its group each image goes to."""
+    """Result of a router: the experts of its group that each image goes to."""
 
     logits: Tensor  # (B, E)
     experts: Tensor  # (B, k) strongest first
@@ -28,16 +28,16 @@ class Routing:
 
     @property
     def probabilities(self) -> Tensor:
-        """How likely each expert is, over all of the group: (B, E), what a load balance is measured on."""
+        """Probability of each expert of the group, which a load balance is computed from: (B, E)."""
         return self.logits.softmax(dim=-1)
 
 
 class Router(nn.Module):
     """Chooses the `top_k` experts of an image's group, weighted by a softmax over the chosen logits.
 
-    Every group's logits are computed for every image, which costs next to nothing, and the image's own are taken. So
-    each parameter has a gradient in every batch, also in one without an image of some group. In float32 throughout:
-    a choice should not hang on rounding.
+    The logits of every group are computed for every image, which costs next to nothing, and those of the image's group
+    are taken. So each parameter has a gradient in every batch, also in one without an image of some group. In float32
+    inside autocast, too: a choice should not depend on rounding. Plain form: `methods.visa.reference.route`.
 
     Args:
         width: width of the vectors.
@@ -76,16 +76,16 @@ class Router(nn.Module):
             return Routing(logits, experts, strongest.softmax(dim=-1))
 
     def record_routing(self, arguments: tuple[Any, ...], outputs: Routing) -> RoutingRecord:
-        """Tell who counts experts where the vectors of a call went."""
+        """Return the routing of a call; see `Mixture`."""
         weights = torch.zeros_like(outputs.logits).scatter(-1, outputs.experts, outputs.weights)  # (B, E)
         groups, experts = self.bias.shape
         return RoutingRecord(weights, self.top_k, (range(experts),) * groups, *arguments[1:])
 
 
 class GroupedLinear(nn.Module):
-    """One linear layer an expert, each applied to the assignments of its expert, which stand together.
+    """One linear layer for each expert, applied to the expert's consecutive assignments.
 
-    The weights are one tensor: an expert without an assignment gets a gradient of zero, not none.
+    The weights are one tensor: an expert without an assignment has a gradient of zero instead of none.
     """
 
     def __init__(self, experts: int, in_width: int, out_width: int, bias: bool = True):
@@ -101,7 +101,7 @@ class GroupedLinear(nn.Module):
 
 
 class GroupedLayerNorm(nn.Module):
-    """Layer norm whose scale and shift are the expert's."""
+    """Layer norm with the scale and shift of each assignment's expert."""
 
     def __init__(self, experts: int, width: int, eps: float = 1e-5):
         super().__init__()
@@ -120,17 +120,18 @@ class TokenExperts(nn.Module):
 
     T are the expert's learned tokens and Z is one vector. A softmax over one key is 1, so every token's cross-attention
     to Z is out(value(Z)), whatever its query and key: those two projections could never learn and are left out.
-    Each of the three steps adds its result and normalizes: t = LN(t + step(t)).
+    Each of the three steps adds its result and normalizes: t = LN(t + step(t)). Plain form of one expert with both
+    projections: `methods.visa.reference.expert`.
 
-    Assignments are sorted by expert and each layer runs once for each expert on its own share, so an expert costs what
-    it is used. The sizes of the shares are the only thing read back from the device.
+    Assignments are sorted by expert and each layer runs once for each expert on its assignments, so that the cost is
+    that of the assignments. Only their number for each expert is read back from the device.
 
     Args:
         experts: experts in the bank.
         tokens: M, tokens an expert makes.
         width: width of vectors and tokens.
         heads: heads of the self-attention.
-        mlp_ratio: width of the feed-forward layer over that of the tokens.
+        mlp_ratio: hidden width of the feed-forward layer over `width`.
 
     Example:
         >>> bank = TokenExperts(experts=3, tokens=4, width=8, heads=2)
@@ -158,7 +159,7 @@ class TokenExperts(nn.Module):
         self.norm3 = GroupedLayerNorm(experts, width)
 
     def traceable(self) -> nn.Module:
-        """Return the same experts as a graph of fixed shape, for exports."""
+        """Return the same experts as a graph of fixed shape, for exports; see `Traceable`."""
         return DenseTokenExperts(self)
 
     def forward(self, vectors: Tensor, experts: Tensor) -> Tensor:
@@ -180,7 +181,7 @@ class TokenExperts(nn.Module):
 
 
 def run_in_own_precision(layer: nn.Module, values: Tensor) -> Tensor:
-    """Apply a layer in its own precision inside autocast too: a choice should not hang on rounding."""
+    """Apply a layer in the precision of its weights inside autocast too: a choice should not depend on rounding."""
     with torch.autocast(values.device.type, enabled=False):
         return layer(values.to(next(layer.parameters()).dtype))
 
@@ -192,7 +193,7 @@ def _draw_uniform(*shape: int, bound: float | None = None) -> nn.Parameter:
 
 
 class DenseTokenExperts(nn.Module):
-    """The weights of a bank of experts, each run on all vectors.
+    """A bank of experts each of which runs on all vectors: a graph of fixed shape, which an exported model needs.
 
     Args:
         bank: the experts.
@@ -222,14 +223,14 @@ class DenseTokenExperts(nn.Module):
 
 @runtime_checkable
 class Traceable(Protocol):
-    """A module whose work depends on values, and that has a form with a graph of fixed shape, which can be traced."""
+    """A module whose computation depends on values, with a form of fixed shape that an export can trace."""
 
     def traceable(self) -> nn.Module:
-        """Return the form: same weights, same results."""
+        """Return that form: same weights, same results."""
 
 
 def make_traceable(model: nn.Module) -> None:
-    """Replace every `Traceable` module within a model by its form."""
+    """Replace every `Traceable` module of a model by its traceable form."""
     for owner in list(model.modules()):
         for name, module in list(owner.named_children()):
             if isinstance(module, Traceable):

@@ -1,12 +1,12 @@
-"""Training on a large batch with the memory of a small one, and with exactly its gradients.
+"""Gradient cache: training on a large batch with the memory of a small one and the same gradients.
 
-Losses that compare images with one another need the features of the whole batch, but not what a network computed on the
-way to them. So a few images at a time are encoded, and only what comes out is kept. Everything behind that (heads,
-losses) sees the whole batch, and its gradient arrives at what was kept. Each few images are then encoded once more,
-with the same random draws, and the gradient goes on through them. Activations are in memory for these few alone.
+Losses that compare images with one another need the features of the full batch, but not the activations behind them. So
+a chunk of images at a time is encoded, and only the result is kept. Heads and losses see the full batch, and their
+gradient arrives at the kept results. Each chunk is then encoded once more, with the same random draws, and the gradient
+goes on through it. Activations are in memory for one chunk at a time.
 
 It all happens within `forward` and `backward`: loss scaling, autocast and DistributedDataParallel, which averages once
-over the processes, are used as ever.
+over the processes, need no change.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from agreid_plugin.types import Batch, ReIDMethod
 
 
 class TwoStageMethod(ReIDMethod):
-    """A method that encodes each image by itself, and then makes its outputs of all of them together.
+    """A method in two stages: `encode` treats each image by itself, `finish` sees the full batch.
 
-    Whatever mixes images belongs to the second stage, batch norms for one.
+    Layers that mix images, as batch norms, belong to the second stage.
 
     Attributes:
         chunk: images of a process that are encoded at once where there are gradients; 0 for all. See
-            `encode_in_chunks` for what it costs.
+            `encode_in_chunks` for its cost.
     """
 
     chunk: int = 0
 
     @abstractmethod
     def encode(self, batch: Batch) -> Any:
-        """Return what becomes of each image or sentence: tensors with the images first.
+        """Return the encoding of each image or sentence: tensors whose first dimension is the image.
 
-        They may stand in dataclasses, tuples, lists and dictionaries.
+        They may be in dataclasses, tuples, lists and dictionaries.
         """
 
     @abstractmethod
     def finish(self, encoded: Any, batch: Batch) -> Any:
-        """Return the outputs, a dataclass of named tensors, from what the whole batch was encoded to."""
+        """Return the outputs, a dataclass of named tensors, from the encoding of the full batch."""
 
     def forward(self, batch: Batch) -> Any:
         """Run both stages."""
@@ -57,18 +57,18 @@ class TwoStageMethod(ReIDMethod):
 
 
 def encode_in_chunks(method: TwoStageMethod, batch: Batch, chunk: int) -> Any:
-    """Return what `method.encode` makes of a batch, whose gradient needs the memory of `chunk` images.
+    """Return `method.encode` of a batch, with a backward pass that needs the memory of `chunk` images.
 
-    Kept until then is what it returns, of the whole batch. For TAG-CLIP with ViT-B/16 in half precision that is 0.3 MB
-    a pair of image and sentence, nearly all of it tokens, where the activations are 122 MB. Every image is encoded
-    twice, so that a step takes a third to a half longer.
+    Its result for the full batch is kept until then. For TAG-CLIP with ViT-B/16 in half precision that is 0.3 MB a pair
+    of image and sentence, nearly all of it tokens, where the activations are 122 MB. Every image is encoded twice, so
+    that a step takes a third to a half longer.
 
-    Gradients are those of the whole batch but for rounding. Random draws are as many, but others than it would have.
+    Gradients are those of the full batch up to rounding. There are as many random draws, but in another order.
 
     Args:
-        method: the method. Its `encode` may draw from torch's generators alone, and have no other state: it is run
-            twice on the same images.
-        batch: the batch. It may be shorter than a chunk, and need not divide by it.
+        method: the method. Its `encode` may draw from torch's generators only, and have no other state: it runs twice
+            on the same images.
+        batch: the batch. It may be shorter than a chunk, and need not be a multiple of it.
         chunk: images encoded at once.
     """
     if chunk < 1:
@@ -89,28 +89,28 @@ def _slice_batch(batch: Batch, start: int, chunk: int) -> Batch:
 
 
 def _encode_chunk(method: TwoStageMethod, piece: Batch) -> Any:
-    """Encode a chunk, to be encoded again when its gradient is asked for."""
+    """Encode a chunk, and again in the backward pass."""
     tensors = [value for value in piece.present().values() if isinstance(value, Tensor)]
     with _recast_weights(tensors[0].device.type):
-        # The tensors are there to tell whose generators to remember.
+        # The tensors are given so that the generators of their devices are remembered.
         encoded = checkpoint(lambda *_: method.encode(piece), *tensors, use_reentrant=False)
     return _map_tensors(lambda values, _: _copy_slice(values[0]), [encoded], "encode")
 
 
 def _recast_weights(device: str) -> torch.autocast:
-    """Stay in autocast if in it, but cast weights in every chunk: a shared one would add up its gradients in half."""
+    """Keep autocast as it is, but cast weights in every chunk: a shared copy would add up its gradients in half."""
     enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     return torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
 
 
 def _copy_slice(values: Tensor) -> Tensor:
-    """Copy what is a small part of something larger, which it would keep in memory."""
+    """Copy a tensor that is a slice of a larger one, which it would keep in memory."""
     return values.clone() if values.untyped_storage().nbytes() > values.nbytes else values
 
 
 @contextmanager
 def _refuse_batch_norms(method: nn.Module, chunk: int, count: int) -> Iterator[None]:
-    """Refuse batch norms that would take statistics of a chunk."""
+    """Refuse batch norms that would take the statistics of a chunk."""
 
     def refuse(name: str, norm: _BatchNorm, _: Any) -> None:
         if norm.training or norm.running_mean is None:
@@ -140,7 +140,7 @@ def _join_chunks(counts: Sequence[int], parts: Sequence[Tensor], where: str) -> 
 
 
 def _map_tensors(function: Callable[[Sequence[Tensor], str], Tensor], trees: Sequence[Any], where: str) -> Any:
-    """Return a tree like the given ones, which are alike, each tensor made by `function` of theirs and of its name."""
+    """Return a tree like the given ones, each tensor made by `function` from theirs and from its name."""
     first, inside = trees[0], partial(_map_tensors, function)
     if any(type(tree) is not type(first) for tree in trees):
         raise _build_mismatch(where)

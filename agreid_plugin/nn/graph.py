@@ -1,8 +1,9 @@
-"""Graphs of a query and the patches it belongs to (ViSA, Eqs. 8-12), at the cost of the query's row alone.
+"""Graph layer over a query and its nearest patches (ViSA, Eqs. 8-12), at the cost of the query's row only.
 
 A graph's nodes are one query and its K patches. With C the cosine of every two nodes, A = max(C, 0) + I and degrees
 d = A 1, a graph layer gives the query tanh((D^-1/2 A D^-1/2 X W)[0]). Only row 0 of the normalized adjacency is needed,
-and of the patches among each other only their degrees, which all queries of an image share up to their own term.
+and of the patches among each other only their degrees, which all queries of an image share up to one term. Plain form,
+with all nodes and rows: `methods.visa.reference.move_query`.
 
 Shapes: B images, M queries an image, N patches an image, D width, K chosen patches.
 """
@@ -19,7 +20,7 @@ from agreid_plugin.errors import InputError
 
 
 def compute_cosines(left: Tensor, right: Tensor) -> Tensor:
-    """Return the cosine of each of one set with each of the other (Eq. 9): (B, L, D), (B, R, D) -> (B, L, R)."""
+    """Return the cosines between two sets (Eq. 9): (B, L, D), (B, R, D) -> (B, L, R)."""
     return F.normalize(left, dim=-1) @ F.normalize(right, dim=-1).transpose(1, 2)
 
 
@@ -37,7 +38,7 @@ def find_nearest_patches(anchors: Tensor, patches: Tensor, count: int) -> Tensor
 
 
 def compute_query_row(queries: Tensor, patches: Tensor, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return each query's row of its graph's normalized adjacency (Eqs. 10-12): its own weight and the patches'.
+    """Return each query's row of its graph's normalized adjacency (Eqs. 10-12): the weights of itself and of patches.
 
     Args:
         queries: (B, M, D).
@@ -48,7 +49,7 @@ def compute_query_row(queries: Tensor, patches: Tensor, chosen: Tensor | None = 
         (B, M) and (B, M, N), the latter 0 for patches that are not in the graph.
 
     Example:
-        A patch that points as the query does shares its graph evenly; one at a right angle has no part in it.
+        A patch parallel to the query shares its graph evenly; an orthogonal one has no weight.
 
         >>> query, patches = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[4.0, 0.0], [0.0, 1.0]]])
         >>> self_weight, others = compute_query_row(query, patches)
@@ -70,8 +71,8 @@ def compute_query_row(queries: Tensor, patches: Tensor, chosen: Tensor | None = 
 class QueryGraph(nn.Module):
     """One graph layer that moves each query among its patches (Eq. 12).
 
-    The neighborhood is averaged first and multiplied by the weight once a query, which is the same as multiplying all
-    K + 1 nodes and keeping one. Cosines and degrees are computed in float32 inside autocast too.
+    The neighborhood is averaged first and multiplied by the weight once a query, which equals multiplying all K + 1
+    nodes and keeping one row. Cosines and degrees are computed in float32 inside autocast too.
 
     Args:
         width: width of queries and patches.

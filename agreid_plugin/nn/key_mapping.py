@@ -1,4 +1,4 @@
-"""What all converters of released checkpoints share: telling whose a checkpoint is, and giving tensors new names."""
+"""Key mapping of released checkpoints: whose a checkpoint is, and new names for its tensors; for all converters."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 from agreid_plugin.errors import InputError
 
 State = Mapping[str, Tensor]
-Renames = Iterable[tuple[str, str]]  # pattern and replacement; the first that matches a whole key is taken
+Renames = Iterable[tuple[str, str]]  # pattern and replacement; the first that matches a full key is taken
 DeadKeys = Iterable[tuple[str, str]]  # pattern of tensors that reach no output, and what they are
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A state dict in our names, and what of the released one has no place in it.
+    """A state dict in our names, and the released tensors without a place in it.
 
     Attributes:
         state: name -> tensor. Classifiers that the released file lacks are not in it.
-        unused: what a part is and why nothing reads it -> the released keys of it.
+        unused: description of a part, and why nothing reads it -> its released keys.
         attributes: attribute -> number of its values, in the file's order; empty where the method learns none.
     """
 
@@ -37,7 +37,7 @@ class Converted:
 
 @dataclass(frozen=True)
 class MethodKeys:
-    """What tells a method's checkpoints: a key only the released ones have, and one only those in our names have."""
+    """Keys that identify a method's checkpoints: one of released files only, one of files in our names only."""
 
     released: str
     ours: str
@@ -60,7 +60,7 @@ def require_released(state: State, method: str) -> dict[str, Tensor]:
 
 
 def _identify(plain: State, method: str) -> str:
-    """Say what a state dict is that is not the released method's."""
+    """Describe a state dict that is not the released method's."""
     for name, signs in METHOD_KEYS.items():
         if signs.released in plain:
             return f"it is a released {name} checkpoint, convert it as {name}"
@@ -71,7 +71,7 @@ def _identify(plain: State, method: str) -> str:
 
 
 def rename_keys(rest: State, renames: Renames) -> dict[str, Tensor]:
-    """Return the tensors under their new names, or refuse those that no rule knows."""
+    """Return the tensors under their new names, or refuse keys that no rule matches."""
     renames = tuple(renames)
     names = {key: name for key in rest if (name := _rename_key(key, renames)) is not None}
     unknown = [key for key in rest if key not in names]
@@ -89,7 +89,7 @@ def _rename_key(key: str, renames: Renames) -> str | None:
 
 
 def list_numbers(rest: State, owner: str) -> list[int]:
-    """Return the numbers under which a list of modules stands in the checkpoint."""
+    """Return the indices of a module list in the checkpoint."""
     pattern = re.compile(rf"{re.escape(owner)}\.(\d+)\.")
     found = sorted({int(match[1]) for key in rest if (match := pattern.match(key))})
     if not found:
@@ -105,7 +105,7 @@ def take_key(rest: dict[str, Tensor], key: str) -> Tensor:
 
 
 def join_keys(rest: dict[str, Tensor], keys: Sequence[str], join: Callable[[list[Tensor]], Tensor]) -> Tensor:
-    """Take tensors of one shape and join them."""
+    """Remove tensors of one shape and return them joined."""
     values = [take_key(rest, key) for key in keys]
     for key, value in zip(keys, values, strict=True):
         if value.shape != values[0].shape:
@@ -116,7 +116,7 @@ def join_keys(rest: dict[str, Tensor], keys: Sequence[str], join: Callable[[list
 
 
 def drop_dead(rest: dict[str, Tensor], dead: DeadKeys) -> dict[str, tuple[str, ...]]:
-    """Remove the tensors that reach no output, and return what they are -> their keys."""
+    """Remove the tensors that reach no output, and return their keys by description."""
     found = {what: _drop_matching(rest, pattern) for pattern, what in dead}
     return {what: keys for what, keys in found.items() if keys}
 

@@ -1,6 +1,7 @@
-"""What open_clip's modules have that the towers and methods read, for type checkers: open_clip ships no types.
+"""Types of modules for type checkers: lists of one kind, and the modules of open_clip, which ships no types.
 
-Nothing is ever made of these classes. The modules are open_clip's own, which `clip_build.build_clip` builds.
+None of the open_clip classes is ever instantiated. The modules are open_clip's own, built by `clip_build.build_clip`,
+and have the attributes that are listed here, among others.
 
 Shapes: P patches, C width of the image tower; L tokens, D width of the text tower; E width that both are projected to.
 """

@@ -1,8 +1,10 @@
-"""Checkpoints read as tensors and plain values; what a host or numpy keeps between them is left out.
+"""Safe unpickling of checkpoints: tensors and plain values are read, other objects become inert or are refused.
 
-mmengine keeps its message hub in every checkpoint that it writes: buffers of its own, numpy arrays, and methods by
-`getattr`. torch's reader of tensors and plain values refuses them. Here it finds an inert class in the place of each,
-so that nothing of the host or of numpy, and nothing that a file calls so, ever runs, and these are removed afterwards.
+A pickle is a program: it names classes and functions and calls them. torch's `weights_only` reader knows a few harmless
+ones and refuses all others, among them those of the message hub that mmengine keeps in every checkpoint: buffers of its
+own, numpy arrays, and methods by `getattr`. Here it finds an inert class in the place of each, so that no code of the
+host or of numpy, and none that a file calls so, ever runs, and these objects are removed afterwards. A file that names
+other classes is loaded only where the user trusts it, see `agreid_plugin.trust`.
 """
 
 from __future__ import annotations
@@ -27,20 +29,20 @@ from agreid_plugin.trust import ARCHIVE_ERRORS, OPTION, trusted
 
 _logger = logging.getLogger(__name__)
 
-MAX_NAMED = 3  # of what a file asks for
+MAX_NAMED = 3  # classes, or objects left out, in a message
 HARMLESS = ("torch.", "collections.", "_codecs.encode", "builtins.set", "builtins.bytearray", "builtins.complex")
-"""How names of what files of weights ask for begin."""
-MAX_PICKLES = 10  # in a file; the old format has five, one after another
+"""Beginnings of the names that any weight file asks for."""
+MAX_PICKLES = 10  # in a file; the old format has five in a row
 # How torch names what it refuses.
 _REFUSED = re.compile(r"GLOBAL (\S+) was")
 
 
 def load_trusted(path: str | Path, refused: BaseException, **options: Any) -> Any:
-    """Load a file that was refused with all that it asks for, if it is trusted.
+    """Load a file that was refused, running its code, if files are trusted.
 
     Args:
         path: the file.
-        refused: what the careful reader said of it.
+        refused: the error of the safe reader.
         **options: for `torch.load`.
 
     Raises:
@@ -51,12 +53,12 @@ def load_trusted(path: str | Path, refused: BaseException, **options: Any) -> An
     _logger.warning("%s is loaded with the code that it holds, as %s says", path, OPTION)
     try:
         return torch.load(path, weights_only=False, **options)
-    except Exception as error:  # what its own code raises
+    except Exception as error:  # raised by its own code
         raise InputError(f"{path} cannot be loaded, trusted as it is: {_describe_error(error)}") from None
 
 
 def build_refusal(path: str | Path, refused: BaseException) -> InputError:
-    """Say what a file asks for, what that could do, and what to do about it."""
+    """Build the error that says what a file asks for, what that could do, and what to do about it."""
     match = _REFUSED.search(str(refused))
     foreign = sorted(name for name in list_pickle_globals(path) if not name.startswith(HARMLESS))
     shown = [*foreign[:MAX_NAMED], *(["..."] if len(foreign) > MAX_NAMED else [])]
@@ -75,7 +77,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def list_pickle_globals(path: str | Path) -> set[str]:
-    """Return the full names of classes and functions that the pickles of a file ask for, as far as they are whole."""
+    """Return the full names of classes and functions that the readable pickles of a file ask for."""
     found: set[str] = set()
     try:
         if zipfile.is_zipfile(path):
@@ -98,7 +100,7 @@ _NO_PICKLE = (ValueError, KeyError, IndexError, OverflowError, MemoryError, Attr
 
 
 def _scan_globals(stream: IO[bytes]) -> Iterator[str]:
-    """Yield the names that one pickle asks for; later protocols put them on the stack, as two texts."""
+    """Yield the names that one pickle asks for; later protocols put them on the stack as two strings."""
     texts: deque[str] = deque(["?", "?"], maxlen=2)
     memo: dict[Any, str] = {}  # by number
     for code, argument, _ in pickletools.genops(stream):
@@ -117,25 +119,24 @@ def _scan_globals(stream: IO[bytes]) -> Iterator[str]:
 _logger = logging.getLogger(__name__)
 
 INERT_PACKAGES = ("mmengine", "mmpretrain", "mmcv", "numpy", "agreid_plugin")
-"""Whose classes and functions are stood in for; those of others are refused."""
+"""Packages whose classes and functions become inert; those of others are refused."""
 INERT_NAMES = ("builtins.getattr", "_codecs.encode", "builtins.bytes")
-"""What else objects of these packages are made with: their methods, and the bytes of an array, also of an empty one."""
-MAX_NAMED = 3  # of what is left out
+"""Further names that objects of these packages are pickled with: methods, and the bytes of an array."""
 METADATA = "_metadata"
 """The only attribute that torch gives a dict: the versions of modules, of a state dict."""
 
 
 class InertObject:
-    """Takes everything it is given and does nothing with it."""
+    """Accepts every argument, state and item, and does nothing with it."""
 
     def __init__(self, *args: Any, **kwargs: Any):
-        """Accept what the object would be made of."""
+        """Ignore the arguments."""
 
     def __setstate__(self, state: Any) -> None:
-        """Accept what the object would hold."""
+        """Ignore the state."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Accept an entry of what would be a dict."""
+        """Ignore an item."""
 
 
 def load_plain(path: str | Path, map_location: Any = "cpu") -> Any:
@@ -144,7 +145,7 @@ def load_plain(path: str | Path, map_location: Any = "cpu") -> Any:
     A list that holds one of them is left out with it. What is left out is logged.
 
     Raises:
-        pickle.UnpicklingError: it holds objects of others, or is itself one of these.
+        pickle.UnpicklingError: it holds objects of other packages, or is itself one of these.
         ValueError: a part of it holds itself.
     """
     try:
@@ -169,14 +170,14 @@ def load_plain(path: str | Path, map_location: Any = "cpu") -> Any:
 
 
 def make_inert_class(name: str) -> type[InertObject]:
-    """Return a class that goes by a full name, which is how torch finds what is allowed."""
+    """Return an inert class of this full name, by which torch finds what is allowed."""
     module, _, own = name.rpartition(".")
     return type(own, (InertObject,), {"__module__": module})
 
 
 @contextmanager
 def _allow(*classes: type) -> Iterator[None]:
-    """Let torch's reader take these classes only, whatever another library has allowed, and afterwards what it did."""
+    """Allow torch's reader these classes only, and restore afterwards what other libraries had allowed."""
     before = get_safe_globals()
     clear_safe_globals()
     add_safe_globals(list(classes))
@@ -188,13 +189,13 @@ def _allow(*classes: type) -> Iterator[None]:
 
 
 def _is_plain(value: Any, name: str, left_out: list[str], known: dict[int, bool | None]) -> bool:
-    """Tell whether a value is plain, after its dicts have lost what is not.
+    """Return whether a value is plain, and remove what is not from its dicts.
 
     Args:
         value: any part of a checkpoint.
         name: its keys from the top, joined by dots.
-        left_out: is given the names of what was removed.
-        known: `id` -> the answer for each container, `None` while it is not found: parts may be shared.
+        left_out: names of what was removed are appended to it.
+        known: `id` -> the answer for each container, `None` while it is being found: parts may be shared.
     """
     if isinstance(value, InertObject) or (isinstance(value, type) and issubclass(value, InertObject)):
         return False
@@ -204,7 +205,7 @@ def _is_plain(value: Any, name: str, left_out: list[str], known: dict[int, bool 
         known[id(value)] = None
         if isinstance(value, dict):
             for key in [key for key in getattr(value, "__dict__", ()) if key != METADATA]:
-                del value.__dict__[key]  # a file could so replace a method
+                del value.__dict__[key]  # by which a file could replace a method
             for part in (value, getattr(value, "__dict__", {})):
                 _remove_foreign(part, name, left_out, known)
             known[id(value)] = True
@@ -232,7 +233,7 @@ def _join_key(name: str, key: Any) -> str:
 
 @cache
 def _log_left_out(path: str, names: tuple[str, ...]) -> None:
-    """Log what is left out, once in a process: to resume, a file is read twice."""
+    """Log what is left out, once a process: to resume, a file is read twice."""
     more = len(names) - MAX_NAMED
     _logger.info(
         "%s: left out what is neither a tensor nor a plain value, a run resumed from it goes on without: %s%s",

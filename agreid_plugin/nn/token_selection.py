@@ -1,4 +1,4 @@
-"""TSE, the Token Selection Embedding of RDE (CVPR 2024): one local feature from the tokens that matter most.
+"""Token Selection Embedding (TSE) of RDE (CVPR 2024): a local feature from the most attended tokens.
 
 Shapes: B images or sentences of N tokens, E width of a token, k selected tokens, W width of the feature.
 """
@@ -27,16 +27,15 @@ class SelectedTokens:
 
 
 class TokenSelection(nn.Module):
-    """Takes the tokens that a summary token attends to most, embeds each, and keeps the largest value a channel.
+    """Selects the tokens that a summary token attends to most, embeds each, and takes the maximum of each channel.
 
     E = Linear(f) + Linear(ReLU(BatchNorm(Linear(f)))) of each selected token f, scaled to length 1; max over them.
 
-    Where a sentence has fewer tokens than are selected, only its own count. The released code of TAG-CLIP leaves the
-    others out of the maximum as well, but has them in the statistics of the batch norm: which of the padding it takes
-    there is decided by ties. Here the statistics are of real tokens alone, so that training differs for short
-    sentences; evaluation is the same.
+    Where a sentence has fewer tokens than are selected, padding does not count. The released code of TAG-CLIP leaves it
+    out of the maximum as well, but not out of the statistics of the batch norm, where ties decide which padding enters.
+    Here the statistics are of real tokens only, so that training differs for short sentences; evaluation is the same.
 
-    The released code also has a linear layer for images and two batch norms that nothing reads. They are not here.
+    The released code also has a linear layer for images and two batch norms that nothing reads; they are left out.
 
     Args:
         width: E.
@@ -68,8 +67,8 @@ class TokenSelection(nn.Module):
 
         Args:
             tokens: the tokens, of any length.
-            attention: how much the summary attends to each; it gets no gradient.
-            allowed: which may be selected, at least one in every row: no summary, no padding.
+            attention: of the summary token to each; it gets no gradient.
+            allowed: which may be selected, at least one in every row: no summary token, no padding.
         """
         indices, real = select_strongest(attention, allowed, self.most)
         chosen = tokens.gather(1, indices.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))  # (B, k, E)
@@ -80,7 +79,7 @@ class TokenSelection(nn.Module):
         return SelectedTokens(pooled.to(self.norm.weight.dtype), indices, real)
 
     def _normalize(self, values: Tensor, real: Tensor) -> Tensor:
-        """Run the batch norm, in training on the rows of real tokens alone: (B, k, E), (B, k) -> (B, k, E)."""
+        """Run the batch norm, in training on the rows of real tokens only: (B, k, E), (B, k) -> (B, k, E)."""
         rows = values.flatten(0, 1)
         if not self.training:
             return self.norm(rows).view_as(values)
@@ -99,13 +98,13 @@ def select_strongest(attention: Tensor, allowed: Tensor, most: int) -> tuple[Ten
 
 
 def mask_patches(tokens: Tensor) -> Tensor:
-    """Say which tokens of images may be selected, all but CLS, which comes first: (B, N, E) -> (B, N)."""
+    """Return which tokens of images may be selected, all but CLS, which comes first: (B, N, E) -> (B, N)."""
     places = torch.arange(tokens.shape[1], device=tokens.device)
     return (places > 0).expand(tokens.shape[:2])
 
 
 def mask_words(ends: Tensor, length: int) -> Tensor:
-    """Say which tokens of sentences may be selected, those between start and end: (B,) -> (B, length).
+    """Return which tokens of sentences may be selected, those between start and end: (B,) -> (B, length).
 
     A sentence without a word has its end selected, since nothing else stands for it.
 

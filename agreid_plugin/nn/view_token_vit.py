@@ -1,4 +1,7 @@
-"""Encoders that give a class token, a view token and patches; in one of them the class token sheds the view token.
+"""View-token ViT: an encoder that subtracts a view token from the class token (VDT; ViSA's VAB), and a plain one.
+
+The view-aware backbone (VAB) of ViSA, Sec. 3.2, is `DecoupledEncoder` with a token for each view; its plain form is
+`methods.visa.reference.encode`.
 
 Shapes: B images, N patches, D width.
 """
@@ -14,12 +17,12 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import View
 
-CLS, VIEW, FIRST_PATCH = 0, 1, 2  # where the tokens stand
+CLS, VIEW, FIRST_PATCH = 0, 1, 2  # order of the tokens
 
 
 @dataclass(frozen=True)
 class EncoderOutputs:
-    """What an encoder makes of images. Without view tokens the class token is both identity and view."""
+    """Outputs of an encoder. Without view tokens the class token is both identity and view."""
 
     cls: Tensor  # (B, D)
     view: Tensor  # (B, D)
@@ -38,10 +41,10 @@ class DecoupledEncoder(nn.Module):
     Args:
         vit: the transformer, built with one extra token.
         views: 1 for a token that all images share (VDT), 2 for one a view, chosen by the image's (ViSA).
-        per_block: give every block view tokens of its own, which are added to what the previous block made of them,
-            rather than the first block alone. Those of later blocks start at zero, where both are the same.
-        subtractions: after how many blocks the view token is subtracted; of all without a number. The final norm is
-            followed by one more in any case, which gives `EncoderOutputs.identity`.
+        per_block: give every block its view tokens, which are added to the view token from the previous block, instead
+            of the first block only. Those of later blocks start at zero, where both are the same.
+        subtractions: number of blocks after which the view token is subtracted; None for all. It is always subtracted
+            once more after the final norm, which gives `EncoderOutputs.identity`.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class DecoupledEncoder(nn.Module):
 
 
 class PlainEncoder(nn.Module):
-    """The ViT alone, behind the same interface: no view token, nothing subtracted."""
+    """The ViT without a view token, behind the same interface."""
 
     needs_views = False
 
@@ -112,4 +115,4 @@ class PlainEncoder(nn.Module):
 
 
 Encoder = DecoupledEncoder | PlainEncoder
-"""Either of the two: both give `EncoderOutputs`."""
+"""Either encoder: both return `EncoderOutputs`."""

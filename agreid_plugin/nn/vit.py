@@ -1,4 +1,4 @@
-"""The vision transformer, with room for tokens of a method's own and hooks around its blocks.
+"""Vision transformer with extra tokens between CLS and patches, and hooks before and after each block.
 
 Shapes: B images, T extra tokens, N patches, D width. Tokens stand in the order CLS, extra, patches.
 """
@@ -18,7 +18,7 @@ from agreid_plugin.nn.attention import Block, init_linear
 from agreid_plugin.nn.module_types import TypedModuleList
 
 Hook = Callable[[int, Tensor], Tensor]
-"""Takes a block's number and all tokens (B, 1+T+N, D), and returns the tokens to go on with."""
+"""Takes a block's number and all tokens (B, 1+T+N, D), and returns the tokens that replace them."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ SIZES = {"tiny": ViTSize(192, 12, 3), "small": ViTSize(384, 12, 6), "base": ViTS
 
 
 class PatchEmbed(nn.Module):
-    """Cuts images into patches, which overlap where the stride is below the patch size."""
+    """Embedding of image patches, which overlap where the stride is below the patch size."""
 
     def __init__(self, patch_size: int, stride: tuple[int, int], width: int):
         super().__init__()
@@ -46,7 +46,7 @@ class PatchEmbed(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """ViT whose parameters bear the names of timm and fast-reid.
+    """ViT whose parameters have the names of timm and fast-reid.
 
     Linear weights, the CLS token and the position embedding start from a truncated normal of 0.02, linear biases
     from zero, the patch convolution as torch has it; `vit_weights.load_pretrained` fills them from a file.
@@ -54,15 +54,15 @@ class VisionTransformer(nn.Module):
     Args:
         image_size: (rows, columns) of the images.
         patch_size: side of a square patch.
-        stride: step between patches, one number or (rows, columns); the patch size without one.
+        stride: step between patches, one number or (rows, columns); None for the patch size.
         width: width of a token.
         depth: number of blocks.
         heads: attention heads of a block.
         mlp_ratio: hidden width of the MLPs over `width`.
         qkv_bias: whether queries, keys and values have a bias.
         drop_path: probability of skipping a branch in the last block; it grows from 0 block by block.
-        extra_tokens: how many tokens of the caller's stand between CLS and the patches. They have position
-            embeddings here and are themselves given to `forward`.
+        extra_tokens: number of tokens between CLS and the patches. Their position embeddings are here, they themselves
+            are given to `forward`.
         checkpointing: compute each block again in the backward pass of training instead of keeping its activations.
     """
 
@@ -127,8 +127,8 @@ class VisionTransformer(nn.Module):
             extra: the extra tokens, (T, D) for all images or (B, T, D); given if and only if there are any.
             before: called before each block. Hooks run outside gradient checkpointing, hence once a pass.
             after: called after each block.
-            first: how many tokens to return, all without a number. The last block is computed for these alone, with
-                the same result.
+            first: number of tokens to return; None for all. The last block is computed for these only, with the same
+                result.
         """
         patches, batch = self.patches(images), images.shape[0]
         parts = [self.cls_token.expand(batch, -1, -1), *self._expand_extra(extra, batch), patches]
@@ -145,7 +145,7 @@ class VisionTransformer(nn.Module):
         return block(tokens, first)
 
     def _expand_extra(self, extra: Tensor | None, batch: int) -> list[Tensor]:
-        """Return the extra tokens of each image, in a list that is empty if there are none."""
+        """Return a list of the extra tokens of each image, empty if there are none."""
         if extra is None and self.extra_tokens == 0:
             return []
         shape = (self.extra_tokens, self.width)
@@ -174,7 +174,7 @@ def build_vit(size: str, **arguments: Any) -> VisionTransformer:
 
 
 def to_pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    """Return (rows, columns) of one number for both or of two."""
+    """Return (rows, columns) from one number for both or from two."""
     both = tuple(value) if isinstance(value, Sequence) else (value, value)
     if len(both) != 2 or not all(isinstance(number, int) and number > 0 for number in both):
         raise InputError(f"{name}={value!r} should be two whole numbers above 0, rows and columns")

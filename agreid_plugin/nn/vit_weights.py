@@ -1,4 +1,4 @@
-"""Pretrained weights of a ViT: from fast-reid, timm and DeiT, and from Google's JAX.
+"""Pretrained weights of a ViT: files of fast-reid, timm, DeiT and Google's JAX.
 
 Shapes: T extra tokens, N patches, D width, H heads.
 """
@@ -20,10 +20,10 @@ from agreid_plugin.nn.checkpoints import read_arrays, read_tensors
 from agreid_plugin.nn.vit import SIZES, VisionTransformer
 
 MIN_FILLED = 0.9
-"""Share of the model's tensors that a file must fill."""
+"""Share of the model's tensors that a file must fill at least."""
 PREFIXES = ("module.", "backbone.", "base.")
-"""What wrappers put before the names of a ViT; a file may have several, one after another."""
-MAX_NAMED = 6  # tensors spelled out in a sentence
+"""Prefixes that wrappers put before the names of a ViT; a file may have several in a row."""
+MAX_NAMED = 6  # tensors in a message
 ONLY_SQUARE = "only CLS and a square grid can be resized"
 
 
@@ -35,8 +35,8 @@ class Fit:
         path: the file.
         loaded: how many of the model's tensors the file filled.
         wanted: how many the model has.
-        missing: names of those left as they were.
-        unused: names of the file's tensors that the model has no place for.
+        missing: names of those that it did not fill.
+        unused: names of the file's tensors without a place in the model.
     """
 
     path: str
@@ -52,7 +52,7 @@ class Fit:
 
 
 def load_pretrained(vit: VisionTransformer, path: str | Path) -> Fit:
-    """Load a file of weights into `vit` and return how it fitted.
+    """Load a weight file into `vit` and return how it fitted.
 
     Reads `.pth` files of fast-reid, timm or DeiT, `.safetensors` of timm and `.npz` of Google's JAX ViTs. The position
     embedding is resized to the grid of `vit`.
@@ -89,13 +89,13 @@ def resize_positions(stored: Tensor, grid: tuple[int, int], extra_tokens: int) -
 
 
 def resize_grid(patches: Tensor, source: tuple[int, int], grid: tuple[int, int], mode: str = "bilinear") -> Tensor:
-    """Resize what patches hold, row by row, from one grid to another: (1, n, D) -> (1, N, D)."""
+    """Resize values of patches, row by row, from one grid to another: (1, n, D) -> (1, N, D)."""
     image = patches.unflatten(1, source).permute(0, 3, 1, 2)  # (1, D, rows, cols)
     return F.interpolate(image, size=grid, mode=mode, align_corners=False).flatten(2).transpose(1, 2)
 
 
 def _find_stored_grid(stored: Tensor, grid: tuple[int, int]) -> tuple[int, int] | None:
-    """Return the grid of a file's position embedding, which is ours or square; None if it is neither."""
+    """Return the grid of a file's position embedding, the model's or a square; None if it is neither."""
     patches = stored.shape[1] - 1 if stored.dim() == 3 and len(stored) == 1 else 0
     side = isqrt(patches)
     if patches == grid[0] * grid[1]:
@@ -114,13 +114,13 @@ def _read(path: str | Path) -> dict[str, Tensor]:
 
 
 def _find_prefix(stored: Mapping[str, Tensor], wanted: Iterable[str]) -> str:
-    """Return the chain of `PREFIXES` before most of the wanted names, which is empty where it helps nothing."""
+    """Return the chain of `PREFIXES` that most of the wanted names have, which may be empty."""
     chains = [chain for length in range(len(PREFIXES) + 1) for chain in permutations(PREFIXES, length)]
     return max(map("".join, chains), key=lambda prefix: sum(prefix + name in stored for name in wanted))
 
 
 def _explain_other_model(found: Mapping[str, Tensor], stored: Iterable[str], vit: VisionTransformer) -> str:
-    """Say in which way a file is for another model; empty if nothing speaks for that."""
+    """Explain how a file is for another model; empty if it may be for this one."""
     blocks = {name.split(".")[1] for name in found if name.startswith("blocks.")}
     if not blocks:
         return f"it holds no ViT; its tensors: {format_names(stored)}"
@@ -134,7 +134,7 @@ def _explain_other_model(found: Mapping[str, Tensor], stored: Iterable[str], vit
 
 
 def _explain_other_patches(found: Mapping[str, Tensor], vit: VisionTransformer) -> str:
-    """Say in which way a file is for other patches, in the convolution or in their positions; empty if in none."""
+    """Explain how a file is for other patches, by the convolution or their positions; empty if it is not."""
     ours = vit.patch_embed.proj.weight
     kernel = found.get("patch_embed.proj.weight", ours)
     if kernel.shape != ours.shape:
@@ -148,13 +148,13 @@ def _explain_other_patches(found: Mapping[str, Tensor], vit: VisionTransformer) 
 
 
 def _size_hint(stored: int, ours: int) -> str:
-    """Name the sizes of two widths, where both have a name."""
+    """Name the sizes of two widths, if both have a name."""
     names = {size.width: name for name, size in SIZES.items()}
     return f": {names[stored]} instead of {names[ours]}?" if stored in names and ours in names else ""
 
 
 def format_names(names: Iterable[str]) -> str:
-    """Return names for a sentence, the first of them where they are many."""
+    """Return names for a message, the first of them where there are many."""
     names = list(names)
     shown = names if len(names) <= MAX_NAMED else [*names[:MAX_NAMED], f"... ({len(names)} in all)"]
     return ", ".join(shown) or "none"
@@ -172,7 +172,7 @@ _JAX_BLOCK_MODULES = {
 
 
 def _convert_jax(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give the arrays of Google's ViT the names and layouts of timm; what has no place there keeps its own name."""
+    """Return the arrays of Google's ViT in the names and layouts of timm; others keep their names."""
     left, named = dict(arrays), {}
     for ours, theirs in (("cls_token", "cls"), ("pos_embed", "Transformer/posembed_input/pos_embedding")):
         if theirs in left:
@@ -186,7 +186,7 @@ def _convert_jax(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _map_jax_modules(arrays: Iterable[str]) -> dict[str, list[str]]:
-    """Map each module of ours to those of Google's ViT it is made of, one after another."""
+    """Map each of our modules to those of Google's ViT that are joined for it, in order."""
     folder = "Transformer/encoderblock_"
     numbers = {name.removeprefix(folder).split("/")[0] for name in arrays if name.startswith(folder)}
     return _JAX_MODULES | {
