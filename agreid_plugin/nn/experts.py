@@ -121,7 +121,7 @@ class TokenExperts(nn.Module):
     T are the expert's learned tokens and Z is one vector. A softmax over one key is 1, so every token's cross-attention
     to Z is out(value(Z)), whatever its query and key: those two projections could never learn and are left out.
     Each of the three steps adds its result and normalizes: t = LN(t + step(t)). Plain form of one expert with both
-    projections: `methods.visa.reference.expert`.
+    projections: `methods.visa.reference.run_expert`.
 
     Assignments are sorted by expert and each layer runs once for each expert on its assignments, so that the cost is
     that of the assignments. Only their number for each expert is read back from the device.

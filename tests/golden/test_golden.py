@@ -257,7 +257,7 @@ def test_queries_and_their_graphs(model, runs, recorded, branch):
     }[branch]
     assert_close(queries[:, [0, -1]], recorded[f"eval.Q_{branch}"])
     with torch.no_grad():
-        moved = graph.moved(queries, feature, encoded.patches)
+        moved = graph.move(queries, feature, encoded.patches)
         joined = graph(queries, feature, encoded.patches)
     assert_close(moved[:, [0, -1]], recorded[f"eval.gcn_{branch}"])
     assert_close(joined[:, [0, -1]], recorded[f"eval.graph_{branch}"])

@@ -16,7 +16,7 @@ from small_svpr import THREE_WORDS
 from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
-from agreid_plugin.methods.svpr import SVPR, Refined, SVPRFeatures, SVPROutputs
+from agreid_plugin.methods.svpr import SVPR, RefinementOutputs, SVPRFeatures, SVPROutputs
 from agreid_plugin.methods.svpr.asmoe import AttributeFeatures
 from agreid_plugin.methods.svpr.convert import convert_svpr
 from agreid_plugin.nn.clip_build import build_clip
@@ -191,7 +191,7 @@ def step(model, run, recorded) -> tuple[SVPROutputs, Batch]:
         values["x11_cls"],
         values["view_out"],
         AttributeFeatures(nothing, logits, nothing, nothing, nothing, nothing),
-        Refined(values["cvpr"], values["local"], nothing, ()),
+        RefinementOutputs(values["cvpr"], values["local"], nothing, ()),
     )
     labels = values["views"].long()
     data = Batch(

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from agreid_plugin.methods.tag_clip import (
     TAGCLIP,
-    Encoded,
     ImageFeatures,
     TAGCLIPOutputs,
     TextFeatures,
+    TowerOutputs,
     read_texts,
 )
 from agreid_plugin.methods.tag_clip.convert import convert_tag_clip
@@ -46,8 +46,8 @@ RELEASED_PARTS = {
 class Towers:
     """What the towers make of all images and captions, which evaluation and training have in common here."""
 
-    images: Encoded  # of 8 images
-    texts: dict[str, Encoded]  # of 8 captions each
+    images: TowerOutputs  # of 8 images
+    texts: dict[str, TowerOutputs]  # of 8 captions each
     tokens: dict[str, Tensor]
 
 
@@ -98,7 +98,7 @@ def towers(model, recorded) -> Towers:
     model.eval()
     with torch.no_grad():
         texts = read_texts(model.text, torch.cat(list(tokens.values())))
-        cut = [Encoded(*parts) for parts in zip(texts.tokens.split(8), texts.attention.split(8), strict=True)]
+        cut = [TowerOutputs(*parts) for parts in zip(texts.tokens.split(8), texts.attention.split(8), strict=True)]
         return Towers(model.image(images), dict(zip(names, cut, strict=True)), tokens)
 
 
@@ -128,7 +128,7 @@ def steps(model, towers, recorded, images, texts) -> dict[str, Step]:
             views=torch.from_numpy(recorded["cam8"]).long(),
         )
         pair = model.image_features(towers.images), model.text_features(towers.texts[tokens], batch.tokens)
-        found[name] = Step(batch, TAGCLIPOutputs(*pair, *(model.classifier(one.whole) for one in pair)))
+        found[name] = Step(batch, TAGCLIPOutputs(*pair, *(model.classifier(one.pooled) for one in pair)))
     model.eval()
     return found
 
@@ -143,8 +143,8 @@ def test_what_is_dropped(converted):
 
 
 def test_features_are_those_recorded(images, texts, recorded):
-    assert_close(images.whole[:4], recorded["eval.v_cls"])
-    assert_close(texts.whole[:6], recorded["eval.t_eos"])
+    assert_close(images.pooled[:4], recorded["eval.v_cls"])
+    assert_close(texts.pooled[:6], recorded["eval.t_eos"])
     assert_close(images.selected.features[:4], recorded["eval.v_tse"])
     assert_close(texts.selected.features[:6], recorded["eval.t_tse"])
 

@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 from agreid_plugin.data.attributes import AttributeSchema
-from agreid_plugin.methods.svpr import READINGS, SVPR
+from agreid_plugin.methods import svpr
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.clip_build import build_clip, freeze
 from agreid_plugin.types import PLATFORMS, Batch, View
 
-VARIANTS = list(READINGS)
 WIDTH, TEXT_WIDTH, PATCHES = 16, 8, 8
 SCHEMA = AttributeSchema({"hair": ("long", "short"), "bag": ("none", "hand", "back"), "hat": ("yes", "no")})
+VARIANTS = list(svpr.VARIANTS)
 THREE_WORDS = {"cctv": "ground", "wearable": "aerial", "uav": "<end_of_text>"}  # of the released labels 0, 1, 2
 
 
@@ -34,10 +34,10 @@ def small_clip(text_length: int = 48, layers: int = 3, text_layers: int = 2) -> 
     return clip
 
 
-def small_svpr(variant: str = "paper", schema: AttributeSchema | None = SCHEMA, **arguments) -> SVPR:
+def small_svpr(variant: str = "paper", schema: AttributeSchema | None = SCHEMA, **arguments) -> svpr.SVPR:
     """Of three identities; every parameter is drawn wide enough to matter."""
     clip = small_clip()
-    method = SVPR(clip.image, clip.text, 3, schema, variant=variant, **arguments)
+    method = svpr.SVPR(clip.image, clip.text, 3, schema, variant=variant, **arguments)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in method.named_parameters():
@@ -64,13 +64,13 @@ def batch() -> Batch:
     )
 
 
-def features(method: SVPR, data: Batch) -> Tensor:
+def features(method: svpr.SVPR, data: Batch) -> Tensor:
     """What images are compared by."""
     with torch.no_grad():
         return method.embed(method(data.only(method.inference_inputs)))
 
 
-def step(method: SVPR, data: Batch) -> dict[str, Tensor]:
+def step(method: svpr.SVPR, data: Batch) -> dict[str, Tensor]:
     """Compute the gradients of a batch, and return its terms."""
     terms = method.losses(method(data), data)
     sum(terms.values()).backward()

@@ -3,11 +3,12 @@
 import torch
 from torch import nn
 
-from agreid_plugin.methods.visa import READINGS, ViSA, ViSABackbone, build_backbone
+from agreid_plugin.methods.visa import VARIANTS as SWITCHES
+from agreid_plugin.methods.visa import ViSA, ViSABackbone, build_backbone
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import Batch, View
 
-VARIANTS = list(READINGS)
+VARIANTS = list(SWITCHES)
 
 
 def small_backbone(variant: str = "paper", vab: bool = True, **arguments) -> ViSABackbone:

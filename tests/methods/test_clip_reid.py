@@ -206,7 +206,7 @@ def test_the_first_stage_learns_the_prompts_alone():
     before = {name: value.clone() for name, value in (*method.named_parameters(), *method.named_buffers())}
     told = []
     schedule = PromptSchedule(epochs=12, rate=0.05, batch=7, warmup_epochs=2, warmup_rate=0.01)
-    losses = learn_prompts(method, *separable(), schedule, told=lambda *told_: told.append(told_))
+    losses = learn_prompts(method, *separable(), schedule, report=lambda *told_: told.append(told_))
     after = dict((*method.named_parameters(), *method.named_buffers()))
     changed = [name for name, value in after.items() if not torch.equal(value, before[name])]
     assert changed == ["prompts", "text_classifier.weight"]
@@ -257,11 +257,11 @@ def test_a_first_stage_that_diverges_is_refused():
 
 def test_rates_of_the_first_stage():
     schedule = PromptSchedule()
-    assert schedule.rate_of(1) == pytest.approx(1e-5 + (3.5e-4 - 1e-5) / 5)
-    assert schedule.rate_of(4) == pytest.approx(1e-5 + (3.5e-4 - 1e-5) * 4 / 5)
-    assert schedule.rate_of(60) == pytest.approx((3.5e-4 + 1e-6) / 2)
-    assert schedule.rate_of(120) == pytest.approx(1e-6)
-    assert max(range(1, 121), key=schedule.rate_of) == 5
+    assert schedule.compute_rate(1) == pytest.approx(1e-5 + (3.5e-4 - 1e-5) / 5)
+    assert schedule.compute_rate(4) == pytest.approx(1e-5 + (3.5e-4 - 1e-5) * 4 / 5)
+    assert schedule.compute_rate(60) == pytest.approx((3.5e-4 + 1e-6) / 2)
+    assert schedule.compute_rate(120) == pytest.approx(1e-6)
+    assert max(range(1, 121), key=schedule.compute_rate) == 5
 
 
 @pytest.mark.parametrize(

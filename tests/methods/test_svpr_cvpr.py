@@ -13,9 +13,9 @@ from agreid_plugin.methods.svpr.cvpr import (
     MomentumRefinement,
     PatchScores,
     Refinement,
+    gather_patches,
+    scatter_patches,
     straight_through,
-    taken,
-    written,
 )
 
 KINDS = [MomentumRefinement, GatedRefinement]
@@ -179,8 +179,8 @@ def test_released_places_are_those_of_other_patches():
 def test_taking_and_writing_patches():
     patches = torch.arange(6.0).view(1, 3, 2)
     places = torch.tensor([[2, 0]])
-    assert taken(patches, places).tolist() == [[[4, 5], [0, 1]]]
-    other = written(patches, places, torch.tensor([[[8.0, 8.0], [9.0, 9.0]]]))
+    assert gather_patches(patches, places).tolist() == [[[4, 5], [0, 1]]]
+    other = scatter_patches(patches, places, torch.tensor([[[8.0, 8.0], [9.0, 9.0]]]))
     assert other.tolist() == [[[9, 9], [2, 3], [8, 8]]]
     assert patches[0, 0].tolist() == [0, 1]
 
@@ -217,8 +217,8 @@ def test_the_gradient_of_a_score_is_that_of_its_logarithm():
     found = module.scores.key.weight.grad.clone()
     module.scores.zero_grad()
     scores, strongest = module.strongest(query, patches)
-    torch.testing.assert_close(entered, taken(patches, strongest), rtol=0, atol=0)
-    (scores.log() * taken(patches, strongest).sum(dim=-1)).sum().backward()
+    torch.testing.assert_close(entered, gather_patches(patches, strongest), rtol=0, atol=0)
+    (scores.log() * gather_patches(patches, strongest).sum(dim=-1)).sum().backward()
     torch.testing.assert_close(found, module.scores.key.weight.grad)
 
 

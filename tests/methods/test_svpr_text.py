@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.errors import InputError
-from agreid_plugin.methods.svpr.text import WORDS, FixedText, TextSide, ViewWords, per_image
+from agreid_plugin.methods.svpr.text import WORDS, SentenceEncoder, SentenceTable, ViewWords, encode_per_image
 from agreid_plugin.types import UNKNOWN
 
 GROUND, AERIAL = 0, 1
@@ -15,8 +15,8 @@ RELEASED = {"word_key": True, "replaced": False, "style": "released"}
 VARIANTS = [{}, RELEASED]
 
 
-def text_side(words=("ground", "aerial"), schema=SCHEMA, **arguments) -> TextSide:
-    side = TextSide(small_clip().text, words, schema, **arguments)
+def text_side(words=("ground", "aerial"), schema=SCHEMA, **arguments) -> SentenceEncoder:
+    side = SentenceEncoder(small_clip().text, words, schema, **arguments)
     torch.manual_seed(5)
     for prompts in (side.view_prompts, side.attribute_prompts):
         if prompts is not None:
@@ -24,7 +24,7 @@ def text_side(words=("ground", "aerial"), schema=SCHEMA, **arguments) -> TextSid
     return side
 
 
-def outputs_of(side: TextSide, sentence: str, prompts: Tensor, replaced: bool) -> Tensor:
+def outputs_of(side: SentenceEncoder, sentence: str, prompts: Tensor, replaced: bool) -> Tensor:
     """Every position of a whole sentence, its embeddings changed one by one: (L, E)."""
     tokens = side.tower.tokenize([sentence])
     embedded = side.tower.embed(tokens)[0].clone()
@@ -37,7 +37,7 @@ def outputs_of(side: TextSide, sentence: str, prompts: Tensor, replaced: bool) -
 class Counted:
     """Counts the sentences that go through the text tower, and their lengths."""
 
-    def __init__(self, side: TextSide):
+    def __init__(self, side: SentenceEncoder):
         self.shapes: list[tuple[int, int]] = []
         side.tower.register_forward_hook(lambda _, inputs, __: self.shapes.append(tuple(inputs[0].shape)))
 
@@ -110,12 +110,12 @@ def test_results_equal_those_of_every_image_by_itself(variant):
     side = text_side(**variant)
     counted = Counted(side)
     views, attributes = torch.tensor([1, 0, 1]), torch.tensor([[0, 2, 1], [0, 2, 1], [1, UNKNOWN, 0]])
-    of_view, of_attributes = per_image(side, views, attributes)
+    of_view, of_attributes = encode_per_image(side, views, attributes)
     assert counted.shapes == [(3, 48), (3, 48)]
     torch.testing.assert_close(side.views(views).prompts, of_view.prompts)
     torch.testing.assert_close(side.views(views).key, of_view.key)
     torch.testing.assert_close(side.attributes(attributes), of_attributes)
-    assert per_image(side, None, None) == (None, None)
+    assert encode_per_image(side, None, None) == (None, None)
 
 
 def test_a_sentence_is_tokenized_once(monkeypatch):
@@ -148,10 +148,10 @@ def test_what_is_remembered_equals_what_is_computed():
     labels, rows = torch.tensor([1, 0, 1]), torch.tensor([[0, 2, 1], [UNKNOWN] * 3])
     fresh, told = side.views(labels), side.attributes(rows)
     for _ in range(2):
-        remembered = side.views(labels, remember=True)
+        remembered = side.views(labels, use_cache=True)
         torch.testing.assert_close(remembered.prompts, fresh.prompts, rtol=0, atol=1e-6)
         torch.testing.assert_close(remembered.key, fresh.key, rtol=0, atol=1e-6)
-        torch.testing.assert_close(side.attributes(rows, remember=True), told, rtol=0, atol=1e-6)
+        torch.testing.assert_close(side.attributes(rows, use_cache=True), told, rtol=0, atol=1e-6)
     assert len(counted.shapes) == 4  # twice fresh, twice to remember
 
 
@@ -159,35 +159,35 @@ def test_what_is_remembered_equals_what_is_computed():
 def test_only_what_is_new_is_computed():
     side = text_side(tuple(THREE_WORDS.values())).eval()
     counted = Counted(side)
-    side.views(torch.tensor([1, 1]), remember=True)
-    side.views(torch.tensor([2, 1, 0]), remember=True)
+    side.views(torch.tensor([1, 1]), use_cache=True)
+    side.views(torch.tensor([2, 1, 0]), use_cache=True)
     assert [sentences for sentences, _ in counted.shapes] == [1, 2]
-    torch.testing.assert_close(side.views(torch.arange(3), remember=True).key, side.views(torch.arange(3)).key)
+    torch.testing.assert_close(side.views(torch.arange(3), use_cache=True).key, side.views(torch.arange(3)).key)
 
 
-def changed_prompts(side: TextSide) -> None:
+def changed_prompts(side: SentenceEncoder) -> None:
     side.view_prompts.mul_(-1)
 
 
-def changed_tower(side: TextSide) -> None:
+def changed_tower(side: SentenceEncoder) -> None:
     side.tower.text.ln_final.weight.mul_(2)
 
 
-def loaded(side: TextSide) -> None:
+def loaded(side: SentenceEncoder) -> None:
     side.load_state_dict({name: value + 0.5 for name, value in side.state_dict().items()})
 
 
-def replaced(side: TextSide) -> None:
+def replaced(side: SentenceEncoder) -> None:
     side.view_prompts.data = -side.view_prompts.data
 
 
-def trained(side: TextSide) -> None:
+def trained(side: SentenceEncoder) -> None:
     side.train()
     side.view_prompts.data.mul_(-1)  # no version counts this one
     side.eval()
 
 
-def doubled(side: TextSide) -> None:
+def doubled(side: SentenceEncoder) -> None:
     side.double()
 
 
@@ -195,9 +195,9 @@ def doubled(side: TextSide) -> None:
 @torch.no_grad()
 def test_what_changed_is_computed_anew(change):
     side, labels = text_side().eval(), torch.tensor([0, 1])
-    before = side.views(labels, remember=True).key
+    before = side.views(labels, use_cache=True).key
     change(side)
-    after = side.views(labels, remember=True).key
+    after = side.views(labels, use_cache=True).key
     torch.testing.assert_close(after, side.views(labels).key)
     assert after.dtype != before.dtype or not torch.allclose(after, before)
 
@@ -205,26 +205,26 @@ def test_what_changed_is_computed_anew(change):
 @torch.no_grad()
 def test_half_precision_is_remembered_apart():
     side, labels = text_side().eval(), torch.tensor([0, 1])
-    full = side.views(labels, remember=True).key
+    full = side.views(labels, use_cache=True).key
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = side.views(labels, remember=True).key
+        half = side.views(labels, use_cache=True).key
     assert not torch.equal(half.float(), full)
-    assert torch.equal(side.views(labels, remember=True).key, full)
+    assert torch.equal(side.views(labels, use_cache=True).key, full)
 
 
 def test_nothing_is_remembered_where_gradients_flow():
     side, labels = text_side().eval(), torch.tensor([0, 1])
     with torch.no_grad():
-        side.views(labels, remember=True)
-    assert side.views(labels, remember=True).key.requires_grad
+        side.views(labels, use_cache=True)
+    assert side.views(labels, use_cache=True).key.requires_grad
 
 
 def test_parameters_that_do_not_count_changes_are_not_trusted():
     with torch.inference_mode():
         side, labels = text_side().eval(), torch.tensor([0, 1])
-        before = side.views(labels, remember=True).key
+        before = side.views(labels, use_cache=True).key
         side.view_prompts.mul_(-1)
-        assert not torch.allclose(side.views(labels, remember=True).key, before)
+        assert not torch.allclose(side.views(labels, use_cache=True).key, before)
 
 
 # Words and room
@@ -278,11 +278,11 @@ def test_sentences_that_would_be_cut_are_refused():
 def test_a_table_says_at_test_time_what_the_text_says(variant):
     words = tuple(THREE_WORDS.values()) if variant else ("ground", "aerial")
     side = text_side(words, **variant).eval()
-    table, labels = FixedText(side), torch.tensor([1, 0, 1])
+    table, labels = SentenceTable(side), torch.tensor([1, 0, 1])
     with torch.no_grad():
         torch.testing.assert_close(table.views(labels).prompts, side.views(labels).prompts)
         torch.testing.assert_close(table.views(labels).key, side.views(labels).key)
         nothing = torch.full((1, len(side.schema)), UNKNOWN)
         torch.testing.assert_close(table.attributes(nothing), side.attributes(nothing))
     assert not list(table.parameters())
-    assert FixedText(text_side((), SCHEMA)).of_views is None
+    assert SentenceTable(text_side((), SCHEMA)).view_table is None

@@ -96,7 +96,7 @@ def test_equation_2(at, first):
     token = backbone.vdfe.token(backbone.text.views(words))
     before = image.run(image.start(data.images), last=first)
     tokens = image.end(image.run(torch.cat([before, token[:, None]], dim=1), first=first))
-    cls, patches, view, entering = backbone._encode(data.images, words, remember=False)
+    cls, patches, view, entering = backbone._encode(data.images, words, use_cache=False)
     for found, expected in (
         (cls, tokens[:, 0]),
         (patches, tokens[:, 1:9]),

@@ -31,9 +31,9 @@ def test_one_dot_product_is_the_mean_of_both_cosines(clip):
     expected = torch.empty(4, 6)
     for row in range(4):
         for column in range(6):
-            whole = F.cosine_similarity(texts.whole[row], images.whole[column], dim=0)
+            pooled = F.cosine_similarity(texts.pooled[row], images.pooled[column], dim=0)
             local = F.cosine_similarity(texts.selected.features[row], images.selected.features[column], dim=0)
-            expected[row, column] = (whole + local) / 2  # Eq. 14
+            expected[row, column] = (pooled + local) / 2  # Eq. 14
     torch.testing.assert_close(texts.embedding @ images.embedding.T, expected)
     assert images.embedding.shape == (6, 8 + 10)
     torch.testing.assert_close(images.embedding.norm(dim=1), torch.ones(6))
@@ -43,7 +43,7 @@ def test_one_dot_product_is_the_mean_of_both_cosines(clip):
 def test_without_local_features_it_is_the_one_cosine(clip):
     model, data = small(clip, **TBPS).eval(), batch()
     images, texts = model.encode_images(data.images), model.encode_texts(data.tokens)
-    expected = F.cosine_similarity(texts.whole.unsqueeze(1), images.whole.unsqueeze(0), dim=2)
+    expected = F.cosine_similarity(texts.pooled.unsqueeze(1), images.pooled.unsqueeze(0), dim=2)
     torch.testing.assert_close(texts.embedding @ images.embedding.T, expected)
 
 
@@ -131,15 +131,15 @@ def test_features_are_precise_inside_autocast(clip):
         outputs = model(data)
         losses = model.losses(outputs, data)
     for features in (outputs.images, outputs.texts):
-        assert features.whole.dtype == features.selected.features.dtype == torch.float32
+        assert features.pooled.dtype == features.selected.features.dtype == torch.float32
     assert all(value.dtype == torch.float32 and value.isfinite() for value in losses.values())
 
 
 def test_a_feature_by_hand():
-    whole = torch.tensor([[3.0, 4.0]])
+    pooled = torch.tensor([[3.0, 4.0]])
     selected = SelectedTokens(torch.tensor([[0.0, 2.0]]), torch.zeros(1, 1), torch.ones(1, 1))
     expected = math.sqrt(0.5) * torch.tensor([[0.6, 0.8, 0.0, 1.0]])
-    torch.testing.assert_close(Features(whole, selected).embedding, expected)
+    torch.testing.assert_close(Features(pooled, selected).embedding, expected)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from small_tag_clip import VIEWS, batch, small, small_clip
 
-from agreid_plugin.methods.tag_clip import Decoupling, ImageFeatures, OrthogonalHinge, Routed, TAGCLIPOutputs
+from agreid_plugin.methods.tag_clip import BlockRouting, Decoupling, ImageFeatures, OrthogonalHinge, TAGCLIPOutputs
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.types import UNKNOWN, Batch, View
 
@@ -15,8 +15,8 @@ def clip() -> CLIP:
     return small_clip()
 
 
-def routed(logits: list[list[float]]) -> Routed:
-    return Routed(torch.zeros(0), torch.zeros(0), torch.zeros(0), torch.tensor(logits))
+def routed(logits: list[list[float]]) -> BlockRouting:
+    return BlockRouting(torch.zeros(0), torch.zeros(0), torch.zeros(0), torch.tensor(logits))
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_at_first_a_block_does_what_it_did(tower, kind, training, seed):
     plain, tokens = plain_block(tower), drawn(5, PATCHES + 2, WIDTH, seed=seed)
     torch.manual_seed(seed)
     block = KINDS[kind](plain, noise=3.0).double().train(training)
-    found, routed = block.routed(tokens)
+    found, routed = block.run_with_routing(tokens)
     torch.testing.assert_close(found, plain(tokens), rtol=0, atol=1e-12)
     torch.testing.assert_close(routed.weights.sum(dim=-1), torch.ones(5, PATCHES + 2, dtype=torch.float64))
 
@@ -93,7 +93,7 @@ def test_at_first_a_block_does_what_it_did(tower, kind, training, seed):
 def test_a_block_equals_the_slow_loop(tower, top_k):
     block = grown(HRMoEBlock(plain_block(tower), top_k=top_k).double()).eval()
     tokens = drawn(4, 5, WIDTH)
-    assert set(block.routed(tokens)[1].views.tolist()) == {0, 1}
+    assert set(block.run_with_routing(tokens)[1].views.tolist()) == {0, 1}
     torch.testing.assert_close(block(tokens), slow_block(block, tokens), rtol=0, atol=1e-10)
 
 
@@ -123,7 +123,7 @@ def test_a_forbidden_expert_has_no_weight_and_no_gradient(tower, view):
     block = grown(HRMoEBlock(plain_block(tower), sample="argmax").double())
     block.image_router.weight.data.zero_()
     block.image_router.bias.data = torch.tensor([1.0, 0.0] if view == View.AERIAL else [0.0, 1.0]).double()
-    made, routed = block.routed(drawn(3, 5, WIDTH))
+    made, routed = block.run_with_routing(drawn(3, 5, WIDTH))
     made.square().sum().backward()
     forbidden = 5 if view == View.AERIAL else 0
     assert routed.views.tolist() == [view] * 3
@@ -138,7 +138,7 @@ def test_a_forbidden_expert_has_no_weight_and_no_gradient(tower, view):
 @pytest.mark.parametrize(("exclusive", "aerial", "ground"), [(0, 6, 6), (1, 5, 5), (2, 4, 4)])
 def test_groups_overlap(tower, exclusive, aerial, ground):
     block = HRMoEBlock(plain_block(tower), top_k=2, exclusive=exclusive)
-    permitted = block.permitted(torch.tensor([View.AERIAL, View.GROUND]))
+    permitted = block.mask_permitted(torch.tensor([View.AERIAL, View.GROUND]))
     assert permitted.tolist() == [
         [expert < aerial for expert in range(6)],
         [expert >= 6 - ground for expert in range(6)],

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.losses import SDMLoss
 from agreid_plugin.methods.tag_clip import ImageFeatures, TAGCLIPOutputs, TextFeatures
-from agreid_plugin.methods.tag_clip.method import held
+from agreid_plugin.methods.tag_clip.method import clamp_scale
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.types import Batch, View
 
@@ -105,7 +105,7 @@ def test_distribution_matching_in_place_of_the_contrasts(clip):
     found = model.losses(outputs, data)
     assert {name for name in found if "sdm" in name} == {"loss_sdm", "loss_sdm_local"}
     assert not ALIGNMENT & set(found)
-    expected = SDMLoss()(outputs.images.whole, outputs.texts.whole, PIDS)
+    expected = SDMLoss()(outputs.images.pooled, outputs.texts.pooled, PIDS)
     torch.testing.assert_close(found["loss_sdm"], expected)
     assert model.logit_scale is None
 
@@ -115,7 +115,7 @@ def test_identity_loss_is_the_weighted_mean_of_both(clip):
     model, data = small(clip), batch()
     nn.init.normal_(model.classifier.weight)
     outputs = model(data)
-    parts = [F.cross_entropy(model.classifier(one.whole), PIDS) for one in (outputs.images, outputs.texts)]
+    parts = [F.cross_entropy(model.classifier(one.pooled), PIDS) for one in (outputs.images, outputs.texts)]
     torch.testing.assert_close(model.losses(outputs, data)["loss_id"], 0.5 * (parts[0] + parts[1]) / 2)
     assert model.eval()(data).image_logits is None
 
@@ -135,29 +135,29 @@ def test_weights_of_the_terms(clip):
 def test_the_temperature_learns_from_where_it_starts(clip, start):
     """At CLIP's own 100 too, which is the bound."""
     model, data = small(clip, temperature=start), batch()
-    assert held(model.logit_scale).item() == pytest.approx(1 / start)
+    assert clamp_scale(model.logit_scale).item() == pytest.approx(1 / start)
     sum(model.losses(model(data), data).values()).backward()
     assert model.logit_scale.grad.abs() > 0
 
 
 def test_the_scale_is_held_where_it_is_used():
     logit_scale = torch.tensor(math.log(500.0), requires_grad=True)
-    scale = held(logit_scale)
+    scale = clamp_scale(logit_scale)
     scale.backward()
     assert scale.item() <= 100
     assert logit_scale.grad.item() == pytest.approx(100)
     assert logit_scale.item() == pytest.approx(math.log(500.0))
     below = torch.tensor(math.log(20.0), dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.grad(held(below), below)[0].item() == pytest.approx(20)
+    assert torch.autograd.grad(clamp_scale(below), below)[0].item() == pytest.approx(20)
 
 
 def test_attention_dropout_of_the_text_tower_alone(clip):
     model, tokens = small(clip, text_dropout=0.5), sentences(10, 8)
     assert {block.attn.dropout for block in model.text.blocks} == {0.5}
     assert {block.attn.dropout for block in model.image.tower.blocks} == {0.0}
-    assert not model.encode_texts(tokens).whole.equal(model.encode_texts(tokens).whole)
+    assert not model.encode_texts(tokens).pooled.equal(model.encode_texts(tokens).pooled)
     model.eval()
-    assert model.encode_texts(tokens).whole.equal(model.encode_texts(tokens).whole)
+    assert model.encode_texts(tokens).pooled.equal(model.encode_texts(tokens).pooled)
     assert {block.attn.dropout for block in small(clip).text.blocks} == {0.05}
 
 

@@ -5,13 +5,13 @@ import itertools
 import pytest
 import torch
 from processes import returned_by
-from small_visa import VARIANTS, batch, small_backbone, small_visa
+from small_visa import batch, small_backbone, small_visa
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.losses import IdentityLoss, OrthogonalLoss, TripletLoss, ViewLoss, load_balance
-from agreid_plugin.methods.visa import READINGS, ViSA, ViSABackbone
+from agreid_plugin.methods.visa import VARIANTS, ViSA, ViSABackbone
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.types import Batch, View
 
@@ -26,7 +26,7 @@ def test_the_variant_of_the_paper():
     branches = [backbone.fusion.invariant, backbone.fusion.specific]
     assert backbone.encoder.view_tokens.shape == (3, 2, 16)  # of every block, of every view
     assert backbone.encoder.subtractions == 2  # after all blocks but the last
-    assert all(branch.own_patches and branch.gradient for branch in branches)
+    assert all(branch.patches_per_query and branch.gradient for branch in branches)
     assert branches[0].graph is not branches[1].graph
     assert backbone.fusion.token is None
     assert not ViSA(backbone, 3, "paper").objectives["cls"].loss.over_nonzero
@@ -37,7 +37,7 @@ def test_the_released_variant():
     branches = [backbone.fusion.invariant, backbone.fusion.specific]
     assert backbone.encoder.view_tokens.shape == (1, 2, 16)
     assert backbone.encoder.subtractions == 2
-    assert not any(branch.own_patches or branch.gradient for branch in branches)
+    assert not any(branch.patches_per_query or branch.gradient for branch in branches)
     assert branches[0].graph is branches[1].graph
     assert backbone.fusion.token.shape == (16,)
     assert ViSA(backbone, 3, "released").objectives["cls"].loss.over_nonzero
@@ -51,7 +51,7 @@ def test_the_terms_of_equation_20_and_the_predictors_equal_their_losses(variant)
     method, data = small_visa(variant), batch()
     outputs = method(data)
     terms, features = method.losses(outputs, data), outputs.features
-    read, aerial = READINGS[variant], data.views == View.AERIAL
+    read, aerial = VARIANTS[variant], data.views == View.AERIAL
     of_identity, encoded = IdentityLoss(over_nonzero=read.over_nonzero), features.encoded
     shared, by_view = features.queries.shared.probabilities, features.queries.by_view.probabilities
     balance = load_balance(shared) + load_balance(by_view[aerial]) * 2 / 6 + load_balance(by_view[~aerial]) * 4 / 6

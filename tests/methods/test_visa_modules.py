@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_visa import VARIANTS, batch, small_backbone
+from small_visa import batch, small_backbone
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 
-from agreid_plugin.methods.visa import DLFM, ETGM, READINGS, PlainQueries, Queries, reference
+from agreid_plugin.methods.visa import DLFM, ETGM, VARIANTS, PlainQueries, Queries, reference
 from agreid_plugin.nn.view_token_vit import EncoderOutputs
 from agreid_plugin.types import View
 
@@ -27,9 +27,11 @@ def random_parts(images: int = 2, queries: int = 2, patches: int = 4, width: int
 
 
 def small_dlfm(variant: str, neighbors: int = 2) -> DLFM:
-    read = READINGS[variant]
+    read = VARIANTS[variant]
     torch.manual_seed(0)
-    return DLFM(4, 2, neighbors, read.own_patches, read.own_graph, read.graph_gradient, fuse_cls=read.fuse_cls).double()
+    return DLFM(
+        4, 2, neighbors, read.patches_per_query, read.graph_per_branch, read.graph_gradient, fuse_cls=read.fuse_cls
+    ).double()
 
 
 # ETGM
@@ -55,7 +57,7 @@ def test_queries_equal_a_loop_over_images(views):  # Eqs. 4-7
             ),
         ):
             experts, weights = routing.experts[0].tolist(), routing.weights[0]
-            parts = [reference.expert(etgm.experts, first + number, vector[None])[0] for number in experts]
+            parts = [reference.run_expert(etgm.experts, first + number, vector[None])[0] for number in experts]
             expected = weights[0] * parts[0] + weights[1] * parts[1]
             torch.testing.assert_close(made[image], expected, rtol=0, atol=1e-12)
 
@@ -109,10 +111,10 @@ def test_plain_queries_by_hand():
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("own_patches", "own_graph"), itertools.product([True, False], repeat=2))
 @torch.no_grad()
-def test_every_kind_of_graph_equals_the_literal_form(variant, own_patches, own_graph):
+def test_every_kind_of_graph_equals_the_literal_form(variant, patches_per_query, graph_per_branch):
     torch.manual_seed(0)
-    dlfm = DLFM(4, 2, 3, own_patches, own_graph, fuse_cls=READINGS[variant].fuse_cls).double()
-    assert (dlfm.invariant.graph is dlfm.specific.graph) != own_graph
+    dlfm = DLFM(4, 2, 3, patches_per_query, graph_per_branch, fuse_cls=VARIANTS[variant].fuse_cls).double()
+    assert (dlfm.invariant.graph is dlfm.specific.graph) != graph_per_branch
     parts = random_parts(patches=6)
     torch.testing.assert_close(dlfm(*parts), reference.fuse(dlfm, *parts), rtol=0, atol=1e-12)
 
@@ -131,7 +133,7 @@ def test_gradient_of_the_released_fusion_in_its_parameters():
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_gradients_through_the_graph(variant):
     dlfm, (queries, encoded) = small_dlfm(variant), random_parts()
-    dlfm.invariant.moved(queries.invariant, encoded.identity, encoded.patches).sum().backward()
+    dlfm.invariant.move(queries.invariant, encoded.identity, encoded.patches).sum().backward()
     reached = {queries.invariant.grad is not None, encoded.patches.grad is not None}
     assert reached == {variant == "paper"}
     assert dlfm.invariant.graph.weight.grad.any()
@@ -153,7 +155,7 @@ def test_who_chooses_the_patches(variant):
     branch, (queries, encoded) = small_dlfm(variant, neighbors=1).invariant, random_parts()
     own, first, last = queries.invariant.clone(), encoded.patches[:, 0], encoded.patches[:, -1]
     own[:, 0] = last
-    moved = branch.moved(own, first, encoded.patches)
+    moved = branch.move(own, first, encoded.patches)
     patch = last if variant == "paper" else first
     for image in range(2):
         expected = reference.move_query(branch.graph.weight, last[image], patch[image][None])
@@ -164,7 +166,7 @@ def test_who_chooses_the_patches(variant):
 def test_the_query_is_added_to_its_normalized_move():
     branch, (queries, encoded) = small_dlfm("paper").invariant, random_parts()
     nn.init.normal_(branch.norm.weight)
-    moved = branch.moved(queries.invariant, encoded.identity, encoded.patches)
+    moved = branch.move(queries.invariant, encoded.identity, encoded.patches)
     expected = queries.invariant + branch.norm(moved)
     torch.testing.assert_close(branch(queries.invariant, encoded.identity, encoded.patches), expected)
 

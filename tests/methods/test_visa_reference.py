@@ -8,7 +8,7 @@ from small_visa import VARIANTS, batch, small_backbone
 from torch import nn
 
 from agreid_plugin.methods.visa import ViSA
-from agreid_plugin.methods.visa.reference import LiteralBackbone, literal_features
+from agreid_plugin.methods.visa.reference import ReferenceBackbone, encode_features
 
 
 def assert_same_features(features, expected, tolerance: float) -> None:
@@ -27,13 +27,13 @@ def assert_same_features(features, expected, tolerance: float) -> None:
 def test_features_equal_the_literal_form(variant, dtype, tolerance):
     backbone, data = small_backbone(variant).to(dtype), batch()
     features = backbone(data.images.to(dtype), data.views)
-    assert_same_features(features, literal_features(backbone, data.images.to(dtype), data.views), tolerance)
+    assert_same_features(features, encode_features(backbone, data.images.to(dtype), data.views), tolerance)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_training_step_equals_the_literal_form(variant):
     gradients = []
-    for make in (lambda backbone: backbone, LiteralBackbone):
+    for make in (lambda backbone: backbone, ReferenceBackbone):
         backbone, data = small_backbone(variant).double(), batch()
         method = ViSA(make(backbone), 3, variant).double()
         torch.manual_seed(1)
@@ -54,4 +54,4 @@ def test_a_training_step_equals_the_literal_form(variant):
 def test_features_of_ablations_equal_the_literal_form(variant, vab, etgm):
     backbone, data = small_backbone(variant, vab, etgm=etgm).double(), batch()
     images = data.images.double()
-    assert_same_features(backbone(images, data.views), literal_features(backbone, images, data.views), 1e-12)
+    assert_same_features(backbone(images, data.views), encode_features(backbone, images, data.views), 1e-12)

@@ -101,7 +101,7 @@ def test_blocks_of_tag_clip_count_tokens_by_the_view_their_image_was_sent_to():
     nn.init.normal_(block.image_router.weight)
     tokens = torch.randn(6, 5, WIDTH)
     usage = counted(block, tokens)["experts"]
-    routed = block.routed(tokens)[1]
+    routed = block.run_with_routing(tokens)[1]
     assert 0 < routed.views.sum() < 6
     for view in range(2):
         chosen = (routed.weights[routed.views == view] > 0).sum(dim=(0, 1))

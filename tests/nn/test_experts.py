@@ -28,7 +28,8 @@ def vectors(count: int, width: int = 8, dtype=torch.float32) -> Tensor:
 def one_by_one(experts: TokenExperts, inputs: Tensor, chosen: Tensor) -> Tensor:
     """Eq. 7 for each vector alone."""
     made = [
-        reference.expert(experts, number, vector[None]) for vector, number in zip(inputs, chosen.tolist(), strict=True)
+        reference.run_expert(experts, number, vector[None])
+        for vector, number in zip(inputs, chosen.tolist(), strict=True)
     ]
     return torch.cat(made)
 
@@ -76,7 +77,7 @@ def test_cross_attention_to_one_key_does_not_depend_on_queries_and_keys():
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
         cross = tuple(torch.randn(2, 8, 8, generator=generator, dtype=torch.float64) * 3)
-        torch.testing.assert_close(reference.expert(experts, 2, inputs, cross), made, rtol=0, atol=1e-12)
+        torch.testing.assert_close(reference.run_expert(experts, 2, inputs, cross), made, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))

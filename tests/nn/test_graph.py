@@ -38,7 +38,7 @@ def slow_rows(queries: Tensor, patches: Tensor, nearest: Tensor) -> tuple[Tensor
     for image in range(len(queries)):
         for number, query in enumerate(queries[image]):
             index = nearest[image, number]
-            row = reference.normalized_adjacency(torch.cat([query[None], patches[image, index]]))[0]
+            row = reference.normalize_adjacency(torch.cat([query[None], patches[image, index]]))[0]
             own[image, number], others[image, number, index] = row[0], row[1:]
     return own, others
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import QUT_GROUPS, AttributeSchema
-from agreid_plugin.methods.svpr import SVPR, TextSide, ViewText, per_image
+from agreid_plugin.methods.svpr import SVPR, SentenceEncoder, ViewText, encode_per_image
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.types import Batch, View
 from bench.rivals import CLIP_MODELS, Setting, Ways, compare, share
@@ -21,17 +21,17 @@ RIVAL = "our own model with the text computed for every image, as the released c
 class PerImageText(nn.Module):
     """The text side with every image's sentences in full length, computed with every batch."""
 
-    def __init__(self, side: TextSide, batch: int):
+    def __init__(self, side: SentenceEncoder, batch: int):
         super().__init__()
         self.side, self.batch, self.schema = side, batch, side.schema
 
-    def views(self, labels: Tensor, remember: bool = False) -> ViewText:  # noqa: ARG002
+    def views(self, labels: Tensor, use_cache: bool = False) -> ViewText:  # noqa: ARG002
         """Return prompts and keys of views: (B,)."""
-        return per_image(self.side, labels, None)[0]
+        return encode_per_image(self.side, labels, None)[0]
 
-    def attributes(self, labels: Tensor, remember: bool = False) -> Tensor:  # noqa: ARG002
+    def attributes(self, labels: Tensor, use_cache: bool = False) -> Tensor:  # noqa: ARG002
         """Return features of attributes, at test time one row for all images: (1, M) -> (B, E)."""
-        return per_image(self.side, None, labels.expand(self.batch, -1))[1]
+        return encode_per_image(self.side, None, labels.expand(self.batch, -1))[1]
 
 
 def bench_svpr(setting: Setting, rounds: int) -> Iterator[str]:

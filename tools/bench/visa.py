@@ -35,7 +35,7 @@ def _method(setting: Setting) -> ViSA:
 def _methods(setting: Setting) -> dict[str, ViSA]:
     ours = _method(setting)
     plain = share(ours)
-    plain.backbone = reference.LiteralBackbone(plain.backbone)
+    plain.backbone = reference.ReferenceBackbone(plain.backbone)
     return {"ours": ours, PLAIN: plain}
 
 
@@ -74,7 +74,7 @@ def _graphs(setting: Setting) -> Ways:
     backbone, identity, view, patches, queries, _ = _features(setting)
     branches = ((backbone.fusion.invariant, identity), (backbone.fusion.specific, view))
     return {
-        "ours": lambda: torch.cat([branch.moved(queries, anchor, patches) for branch, anchor in branches]),
+        "ours": lambda: torch.cat([branch.move(queries, anchor, patches) for branch, anchor in branches]),
         PLAIN: lambda: torch.cat([reference.move_queries(one, queries, anchor, patches) for one, anchor in branches]),
     }
 

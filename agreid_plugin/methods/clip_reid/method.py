@@ -62,7 +62,7 @@ class CLIPBaseline(ReIDMethod):
         super().__init__()
         self.image = image
         image.visual.proj.requires_grad_(False)
-        self.head = _started_small((make_head or BNNeck)(image.width, identities))
+        self.head = _shrink_classifier((make_head or BNNeck)(image.width, identities))
         self.objectives = clip_objectives() if objectives is None else objectives
         self.neck = require_known("neck", neck, NECKS)
 
@@ -76,7 +76,7 @@ class CLIPBaseline(ReIDMethod):
 
     def embed(self, outputs: CLIPOutputs) -> Tensor:
         """Return the feature to compare images by: (B, C)."""
-        return _compared(outputs.identity, self.neck)
+        return _select_feature(outputs.identity, self.neck)
 
 
 class CLIPReID(ReIDMethod):
@@ -114,15 +114,15 @@ class CLIPReID(ReIDMethod):
         make_head = make_head or BNNeck
         self.image, self.text = image, text
         freeze(text, "all")
-        self.head = _started_small(make_head(image.width, identities))
-        self.projected_head = _started_small(make_head(image.embed_dim, identities))
+        self.head = _shrink_classifier(make_head(image.width, identities))
+        self.projected_head = _shrink_classifier(make_head(image.embed_dim, identities))
         self.text_classifier = TextClassifier(identities, text.embed_dim)
         self.objectives = clip_objectives(margin=0.3) if objectives is None else objectives
         self.text_loss = IdentityLoss(smoothing=0.1, over_all=True) if text_loss is None else text_loss
         self.prompt_objective = SupConLoss(gather=False)  # every process learns them from all images
         self.neck = require_known("neck", neck, NECKS)
         self.register_buffer("prompts", 0.02 * torch.randn(identities, PROMPTS, text.width), persistent=False)
-        self.register_buffer("sentence", _sentence(text), persistent=False)
+        self.register_buffer("sentence", _tokenize_sentence(text), persistent=False)
 
     def forward(self, batch: Batch) -> CLIPOutputs:
         """Encode a batch and run the heads."""
@@ -145,7 +145,7 @@ class CLIPReID(ReIDMethod):
     def embed(self, outputs: CLIPOutputs) -> Tensor:
         """Return the feature and the projected one, side by side: (B, C + E)."""
         heads = outputs.identity, require_given("projected", outputs.projected)
-        return torch.cat([_compared(head, self.neck) for head in heads], dim=1)
+        return torch.cat([_select_feature(head, self.neck) for head in heads], dim=1)
 
     @torch.no_grad()
     def image_features(self, images: Tensor) -> Tensor:
@@ -198,19 +198,19 @@ class TextClassifier(nn.Module):
         return F.linear(features, self.weight)
 
 
-def _sentence(text: TextTower) -> Tensor:
+def _tokenize_sentence(text: TextTower) -> Tensor:
     sentence = person_sentence()
     if text.count(sentence) > text.length:
         raise InputError(f"text_length={text.length} should be {text.count(sentence)} or more: {sentence!r} is as long")
     return text.tokenize(sentence)[:, : text.count(sentence)]
 
 
-def _started_small(head: nn.Module) -> nn.Module:
+def _shrink_classifier(head: nn.Module) -> nn.Module:
     """Start a `BNNeck`'s classifier at a tenth of its usual size, as released: rates of 5e-6 change it slowly."""
     if isinstance(head, BNNeck):
         nn.init.normal_(head.classifier.weight, std=0.001)
     return head
 
 
-def _compared(head: HeadOutputs, neck: str) -> Tensor:
+def _select_feature(head: HeadOutputs, neck: str) -> Tensor:
     return head.features if neck == "before" else head.embedding

@@ -35,7 +35,7 @@ class PromptSchedule:
         for name in ("rate", "weight_decay", "warmup_rate", "min_rate"):
             require_within(name, getattr(self, name), 0, math.inf)
 
-    def rate_of(self, epoch: int) -> float:
+    def compute_rate(self, epoch: int) -> float:
         """Return the learning rate of an epoch, counted from 1; the last has the lowest."""
         if epoch < self.warmup_epochs:
             return self.warmup_rate + (self.rate - self.warmup_rate) * epoch / self.warmup_epochs
@@ -48,7 +48,7 @@ def learn_prompts(
     labels: Tensor,
     schedule: PromptSchedule,
     seed: int = 0,
-    told: Callable[[int, float], None] = lambda _epoch, _loss: None,
+    report: Callable[[int, float], None] = lambda _epoch, _loss: None,
     half: bool = False,
 ) -> list[float]:
     """Run the first stage: learn the prompts, and nothing else, then keep the texts.
@@ -59,7 +59,7 @@ def learn_prompts(
         labels: their identities, (n,).
         schedule: how.
         seed: of the order of images, which is drawn anew each epoch.
-        told: called after each epoch with its number and its mean loss.
+        report: called after each epoch with its number and its mean loss.
         half: compute in float16 where the device is a GPU.
 
     Returns:
@@ -72,19 +72,19 @@ def learn_prompts(
     scaler = torch.amp.GradScaler(method.prompts.device.type, enabled=half and method.prompts.is_cuda)
     order, losses = torch.Generator().manual_seed(seed), []
     for epoch in range(1, schedule.epochs + 1):
-        optimizer.param_groups[0]["lr"] = schedule.rate_of(epoch)
+        optimizer.param_groups[0]["lr"] = schedule.compute_rate(epoch)
         batches = torch.randperm(len(labels), generator=order).split(schedule.batch)
-        steps = [_step(method, image_features[each], labels[each], optimizer, scaler) for each in batches]
+        steps = [_take_step(method, image_features[each], labels[each], optimizer, scaler) for each in batches]
         losses.append(sum(loss.item() * len(each) for loss, each in zip(steps, batches, strict=True)) / len(labels))
         if not math.isfinite(losses[-1]):
             raise InputError(f"the prompts' loss is {losses[-1]} in epoch {epoch}: lower the rate of stage 1")
-        told(epoch, losses[-1])
+        report(epoch, losses[-1])
     method.prompts.requires_grad_(False)
     method.keep_texts()
     return losses
 
 
-def _step(
+def _take_step(
     method: CLIPReID, images: Tensor, labels: Tensor, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> Tensor:
     """Take one step and return its loss, which is still on the device."""

@@ -7,29 +7,29 @@ text names (ASMoE); and a query of both refines the patches that matter (CVPR).
 from agreid_plugin.methods.svpr.asmoe import ASMoE, AttributeFeatures
 from agreid_plugin.methods.svpr.backbone import SVPRBackbone, SVPRFeatures
 from agreid_plugin.methods.svpr.build import build_backbone
-from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement, Refined
+from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement, RefinementOutputs
 from agreid_plugin.methods.svpr.method import SVPR, SVPROutputs
-from agreid_plugin.methods.svpr.text import WORDS, TextSide, ViewText, ViewWords, per_image
-from agreid_plugin.methods.svpr.variants import READINGS, Reading
+from agreid_plugin.methods.svpr.text import WORDS, SentenceEncoder, ViewText, ViewWords, encode_per_image
+from agreid_plugin.methods.svpr.variants import VARIANTS, Variant
 from agreid_plugin.methods.svpr.vdfe import VDFE
 
 __all__ = [
-    "READINGS",
     "SVPR",
+    "VARIANTS",
     "VDFE",
     "WORDS",
     "ASMoE",
     "AttributeFeatures",
     "GatedRefinement",
     "MomentumRefinement",
-    "Reading",
-    "Refined",
+    "RefinementOutputs",
     "SVPRBackbone",
     "SVPRFeatures",
     "SVPROutputs",
-    "TextSide",
+    "SentenceEncoder",
+    "Variant",
     "ViewText",
     "ViewWords",
     "build_backbone",
-    "per_image",
+    "encode_per_image",
 ]

@@ -54,22 +54,22 @@ class AttributeExperts(nn.Module):
         self.top_k = experts if top_k is None else top_k
         if not 1 <= self.top_k <= experts:
             raise InputError(f"expert_top_k={self.top_k} should be between 1 and the number of experts, {experts}")
-        self.experts = nn.ModuleList(_expert(width) for _ in range(experts))
+        self.experts = nn.ModuleList(_build_expert(width) for _ in range(experts))
         self.gate = nn.Linear(width, experts)
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mixture and the gate's logits: (..., C) -> (..., C), (..., experts)."""
         logits = run_in_own_precision(self.gate, vectors)
-        weights = self._weights(logits)
+        weights = self._gate(logits)
         made = torch.stack([expert(vectors) for expert in self.experts], dim=-2)  # (..., experts, C)
         return (weights.unsqueeze(-1).to(made.dtype) * made).sum(dim=-2), logits
 
     def record_routing(self, arguments: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> RoutingRecord:  # noqa: ARG002
         """Tell who counts experts where the vectors of a call went."""
         logits = outputs[1].detach().flatten(0, -2)
-        return RoutingRecord(self._weights(logits), self.top_k, (range(len(self.experts)),))
+        return RoutingRecord(self._gate(logits), self.top_k, (range(len(self.experts)),))
 
-    def _weights(self, logits: Tensor) -> Tensor:
+    def _gate(self, logits: Tensor) -> Tensor:
         """Return the experts' weights, 0 for those that do not count: (..., experts)."""
         weights = logits.softmax(dim=-1)
         if self.top_k < len(self.experts):
@@ -96,7 +96,7 @@ class ScoredFusion(nn.Module):
         """Return the sum of the `count` chosen tokens, all scores and the choice: (B, C), (B, M), (B, k)."""
         scores = run_in_own_precision(self.score, tokens).squeeze(-1).softmax(dim=-1)
         strongest, chosen = scores.topk(count, dim=-1)
-        return _summed(tokens, chosen, self.weight[chosen] * strongest), scores, chosen
+        return _sum_weighted(tokens, chosen, self.weight[chosen] * strongest), scores, chosen
 
 
 class RoutedFusion(nn.Module):
@@ -117,7 +117,7 @@ class RoutedFusion(nn.Module):
         """Return the sum of the `count` chosen tokens, all scores and the choice: (B, C), (B, M), (B, k)."""
         scores = run_in_own_precision(self.score, entering).mean(dim=-1)
         strongest, chosen = scores.topk(count, dim=-1)
-        return _summed(tokens, chosen, strongest.softmax(dim=-1)), scores, chosen
+        return _sum_weighted(tokens, chosen, strongest.softmax(dim=-1)), scores, chosen
 
 
 class AttributeHeads(nn.Module):
@@ -151,7 +151,7 @@ class ASMoE(nn.Module):
         experts: number of experts.
         top_k: experts that count for an attribute; all without a number.
         ratio: share of the attributes that are chosen, at least one.
-        scored_experts: see `Reading`.
+        scored_experts: see `Variant`.
     """
 
     def __init__(
@@ -190,13 +190,13 @@ class ASMoE(nn.Module):
         return self.attention(self.inverse(text).unsqueeze(1), patches).squeeze(1)
 
 
-def _expert(width: int) -> nn.Sequential:
+def _build_expert(width: int) -> nn.Sequential:
     hidden = 4 * width
     layers = [nn.Linear(width, hidden), QuickGELU(), nn.Linear(hidden, width), QuickGELU()]
     return nn.Sequential(*layers, nn.LayerNorm(width, eps=1e-6))
 
 
-def _summed(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+def _sum_weighted(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted sum of the chosen tokens: (B, M, C), (B, k), (B, k) -> (B, C)."""
-    own = tokens.gather(1, chosen.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))  # (B, k, C)
-    return (weights.unsqueeze(-1).to(own.dtype) * own).sum(dim=1)
+    selected = tokens.gather(1, chosen.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))  # (B, k, C)
+    return (weights.unsqueeze(-1).to(selected.dtype) * selected).sum(dim=1)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_given
 from agreid_plugin.methods.svpr.asmoe import ASMoE, AttributeFeatures
-from agreid_plugin.methods.svpr.cvpr import Refined, Refinement
-from agreid_plugin.methods.svpr.text import TextSide
+from agreid_plugin.methods.svpr.cvpr import Refinement, RefinementOutputs
+from agreid_plugin.methods.svpr.text import SentenceEncoder
 from agreid_plugin.methods.svpr.vdfe import VDFE
 from agreid_plugin.nn.clip import ImageTower
 from agreid_plugin.types import UNKNOWN
@@ -27,7 +27,7 @@ class SVPRFeatures:
     entering: Tensor  # (B, C) the class token as it enters the block where a view token joins, without VDFE the last
     view: Tensor | None = None  # (B, C) f_view
     attributes: AttributeFeatures | None = None
-    refined: Refined | None = None
+    refined: RefinementOutputs | None = None
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
@@ -51,7 +51,7 @@ class SVPRBackbone(nn.Module):
     def __init__(
         self,
         image: ImageTower,
-        text: TextSide | None,
+        text: SentenceEncoder | None,
         vdfe: VDFE | None,
         asmoe: ASMoE | None,
         cvpr: Refinement | None,
@@ -70,7 +70,7 @@ class SVPRBackbone(nn.Module):
         images: Tensor,
         views: Tensor | None = None,
         attributes: Tensor | None = None,
-        remember: bool = False,
+        use_cache: bool = False,
     ) -> SVPRFeatures:
         """Encode images.
 
@@ -78,34 +78,42 @@ class SVPRBackbone(nn.Module):
             images: (B, 3, rows, cols).
             views: the place of each view's word, (B,), for VDFE.
             attributes: (B, M) that the sentences tell, for ASMoE; nothing is told without them.
-            remember: take the text's results from earlier batches where nothing changed.
+            use_cache: take the text's results from earlier batches where nothing changed.
         """
-        cls, patches, view, entering = self._encode(images, views, remember)
+        cls, patches, view, entering = self._encode(images, views, use_cache)
         identity = cls
         if self.vdfe:
             identity, view = self.vdfe.decoupling(cls, view, entering)
-        told = self.asmoe(self._told(identity, attributes, remember), patches, identity) if self.asmoe else None
-        refined = self.cvpr(identity, told.vector if told else None, patches) if self.cvpr else None
-        return SVPRFeatures(identity, entering, view, told, refined)
+        attribute_features = (
+            self.asmoe(self._encode_attributes(identity, attributes, use_cache), patches, identity)
+            if self.asmoe
+            else None
+        )
+        refined = (
+            self.cvpr(identity, attribute_features.vector if attribute_features else None, patches)
+            if self.cvpr
+            else None
+        )
+        return SVPRFeatures(identity, entering, view, attribute_features, refined)
 
     def _encode(
-        self, images: Tensor, views: Tensor | None, remember: bool
+        self, images: Tensor, views: Tensor | None, use_cache: bool
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Run the image tower, with a token of the view in its last blocks (Eq. 2)."""
         if self.vdfe is None:
             encoded, view = self.image(images), None
         else:
-            text = require_given("text", self.text).views(require_given("views", views), remember)
+            text = require_given("text", self.text).views(require_given("views", views), use_cache)
             token = self.vdfe.token(text)
             encoded = self.image(images, token.unsqueeze(1), self.vdfe.at)
             view = encoded.tokens[:, -1]
         patches = encoded.tokens[:, 1 : 1 + self.image.num_patches]
         return encoded.tokens[:, 0], patches, view, encoded.before[:, 0]
 
-    def _told(self, identity: Tensor, labels: Tensor | None, remember: bool) -> Tensor:
+    def _encode_attributes(self, identity: Tensor, labels: Tensor | None, use_cache: bool) -> Tensor:
         """Return what the text says of attributes, or says where nothing is told: (B, C), (B, M) -> (B, E)."""
         text = require_given("text", self.text)
         if labels is not None:
-            return text.attributes(labels, remember)
+            return text.attributes(labels, use_cache)
         nothing = torch.full((1, len(require_given("schema", text.schema))), UNKNOWN, device=identity.device)
-        return text.attributes(nothing, remember).expand(identity.shape[0], -1)
+        return text.attributes(nothing, use_cache).expand(identity.shape[0], -1)

@@ -9,8 +9,8 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.methods.svpr.asmoe import ASMoE
 from agreid_plugin.methods.svpr.backbone import SVPRBackbone
 from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement
-from agreid_plugin.methods.svpr.text import TextSide
-from agreid_plugin.methods.svpr.variants import Reading, reading
+from agreid_plugin.methods.svpr.text import SentenceEncoder
+from agreid_plugin.methods.svpr.variants import Variant, get_variant
 from agreid_plugin.methods.svpr.vdfe import VDFE, ViewDecoupling, ViewToken
 from agreid_plugin.nn.clip import ImageTower, TextTower
 
@@ -52,18 +52,18 @@ def build_backbone(
         momentum: gamma in Eq. 8.
         sentences: style of the attributes' sentences; the variant's without a name.
     """
-    read = reading(variant)
-    side = _text_side(text, words, schema, prompts, read, sentences) if words or schema else None
+    switches = get_variant(variant)
+    side = _text_side(text, words, schema, prompts, switches, sentences) if words or schema else None
     vdfe = asmoe = refinement = None
     if side and words:
-        decoupling = ViewDecoupling(image.width, read.scaled, read.entering_key, read.view_mlp)
+        decoupling = ViewDecoupling(image.width, switches.scaled, switches.entering_key, switches.view_mlp)
         vdfe = VDFE(ViewToken(side.tower.embed_dim, image.width, prompts), decoupling, inject_at)
     if side and schema:
-        top_k = read.expert_top_k if expert_top_k is None else expert_top_k
+        top_k = switches.expert_top_k if expert_top_k is None else expert_top_k
         sizes = (schema.sizes, experts, top_k, attribute_ratio)
-        asmoe = ASMoE(side.tower.embed_dim, image.width, *sizes, scored_experts=read.scored_experts)
+        asmoe = ASMoE(side.tower.embed_dim, image.width, *sizes, scored_experts=switches.scored_experts)
     if cvpr:
-        kind = MomentumRefinement if read.momentum else GatedRefinement
+        kind = MomentumRefinement if switches.momentum else GatedRefinement
         refinement = kind(image.width, image.num_patches, stages, keep, momentum)
     return SVPRBackbone(image, side, vdfe, asmoe, refinement)
 
@@ -73,9 +73,9 @@ def _text_side(
     words: Sequence[str],
     schema: AttributeSchema | None,
     prompts: int,
-    read: Reading,
+    switches: Variant,
     style: str | None,
-) -> TextSide:
+) -> SentenceEncoder:
     if text is None:
         raise InputError("text=None, but VDFE and ASMoE read sentences: give the text tower, or leave both out")
-    return TextSide(text, words, schema, prompts, read.word_key, read.replaced, style or read.style)
+    return SentenceEncoder(text, words, schema, prompts, switches.word_key, switches.replaced, style or switches.style)

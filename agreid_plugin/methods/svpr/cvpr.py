@@ -19,7 +19,7 @@ from agreid_plugin.nn.attention import Attention, Mlp, init_linear
 
 
 @dataclass(frozen=True)
-class Refined:
+class RefinementOutputs:
     """What the stages end with."""
 
     query: Tensor  # (B, C) f_cvpr
@@ -100,7 +100,7 @@ class Refinement(nn.Module):
         return self.scores(query, candidates).topk(count, dim=-1)
 
     @staticmethod
-    def chosen_patches(_: tuple[Tensor | None, ...], refined: Refined) -> dict[str, Tensor]:
+    def chosen_patches(_: tuple[Tensor | None, ...], refined: RefinementOutputs) -> dict[str, Tensor]:
         """Return the patches that the query chooses in each stage, of a call's inputs and output: (B, 1, k) each."""
         return {f"stage {number}": places.unsqueeze(1) for number, places in enumerate(refined.chosen, start=1)}
 
@@ -116,21 +116,21 @@ class MomentumRefinement(Refinement):
     its gradient is that of log s, so a patch that helps is scored higher.
     """
 
-    def forward(self, identity: Tensor, attributes: Tensor | None, patches: Tensor) -> Refined:
+    def forward(self, identity: Tensor, attributes: Tensor | None, patches: Tensor) -> RefinementOutputs:
         """Refine: f_cls (B, C), f_asmoe (B, C) or None, (B, P, C)."""
         start = identity if attributes is None else identity + attributes
         query, anchor = (start + self.token).unsqueeze(1), identity.unsqueeze(1)
-        places, chosen = _all_places(patches), []
+        places, chosen = _all_indices(patches), []
         for _ in range(self.stages):
-            candidates = taken(patches, places)
+            candidates = gather_patches(patches, places)
             scores, strongest = self.strongest(query, candidates)
             places = places.gather(1, strongest)
-            own = taken(candidates, strongest)
-            refined_query, refined = self.block(query, own * straight_through(scores).unsqueeze(-1).to(own.dtype))
+            kept = gather_patches(candidates, strongest)
+            refined_query, refined = self.block(query, kept * straight_through(scores).unsqueeze(-1).to(kept.dtype))
             query = torch.lerp(anchor.to(refined_query.dtype), refined_query, self.momentum)
-            patches = written(patches, places, torch.lerp(own.to(refined.dtype), refined, self.momentum))
+            patches = scatter_patches(patches, places, torch.lerp(kept.to(refined.dtype), refined, self.momentum))
             chosen.append(places)
-        return Refined(query.squeeze(1), self.local(patches), patches, tuple(chosen))
+        return RefinementOutputs(query.squeeze(1), self.local(patches), patches, tuple(chosen))
 
 
 class GatedRefinement(Refinement):
@@ -148,38 +148,38 @@ class GatedRefinement(Refinement):
         init_linear(self.gate)
         self.scores.requires_grad_(False)
 
-    def forward(self, identity: Tensor, attributes: Tensor | None, patches: Tensor) -> Refined:
+    def forward(self, identity: Tensor, attributes: Tensor | None, patches: Tensor) -> RefinementOutputs:
         """Refine: f_cls (B, C), f_asmoe (B, C) or None, (B, P, C)."""
         start = identity if attributes is None else identity + attributes
         token = self.token.to(start.dtype).expand(start.shape[0], 1, -1)
         query = self.entry(token, start.unsqueeze(1))
-        places, updated, chosen = _all_places(patches), patches, []
+        places, updated, chosen = _all_indices(patches), patches, []
         for _ in range(self.stages):
-            candidates = taken(patches, places)
+            candidates = gather_patches(patches, places)
             with torch.no_grad():
                 strongest = self.strongest(query, candidates)[1]
             places = places.gather(1, strongest)
-            query, refined = self.block(query, taken(candidates, strongest.sort(dim=1).values))
-            updated = written(updated, places, refined)
+            query, refined = self.block(query, gather_patches(candidates, strongest.sort(dim=1).values))
+            updated = scatter_patches(updated, places, refined)
             gate = torch.sigmoid(self.gate(query))
             token = gate * query + (1 - gate) * token
             chosen.append(places)
         patches = patches + self.momentum * updated
-        return Refined(token.squeeze(1), self.local(patches), patches, tuple(chosen))
+        return RefinementOutputs(token.squeeze(1), self.local(patches), patches, tuple(chosen))
 
 
-def taken(patches: Tensor, places: Tensor) -> Tensor:
+def gather_patches(patches: Tensor, places: Tensor) -> Tensor:
     """Return the patches at some places: (B, P, C), (B, k) -> (B, k, C)."""
     return patches.gather(1, places.unsqueeze(-1).expand(-1, -1, patches.shape[-1]))
 
 
-def written(patches: Tensor, places: Tensor, values: Tensor) -> Tensor:
+def scatter_patches(patches: Tensor, places: Tensor, values: Tensor) -> Tensor:
     """Return the patches with others at some places: (B, P, C), (B, k), (B, k, C) -> (B, P, C)."""
     index = places.unsqueeze(-1).expand(-1, -1, patches.shape[-1])
     return patches.scatter(1, index, values.to(patches.dtype))
 
 
-def _all_places(patches: Tensor) -> Tensor:
+def _all_indices(patches: Tensor) -> Tensor:
     return torch.arange(patches.shape[1], device=patches.device).expand(patches.shape[0], -1)
 
 

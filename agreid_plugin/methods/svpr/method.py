@@ -17,7 +17,7 @@ from agreid_plugin.losses import AttributeLoss, OnFeatures, OrthogonalLoss, View
 from agreid_plugin.methods.svpr.backbone import SVPRFeatures
 from agreid_plugin.methods.svpr.build import build_backbone
 from agreid_plugin.methods.svpr.text import WORDS, ViewWords
-from agreid_plugin.methods.svpr.variants import Reading, reading
+from agreid_plugin.methods.svpr.variants import Variant, get_variant
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.view_predictor import ViewPredictor
@@ -44,7 +44,7 @@ class SVPR(ReIDMethod):
         text: the text tower, frozen by whoever builds it; without VDFE and ASMoE it is not kept.
         identities: number of identities to train on.
         schema: the attributes to learn; None for a dataset without, which leaves ASMoE out.
-        variant: `paper` or `released`; see `Reading`.
+        variant: `paper` or `released`; see `Variant`.
         view: where the view of a test image comes from, `given` with it or `predicted`. Training needs it given.
         words: the word of a view sentence for each platform.
         vdfe: the view's token and the decoupling from it (Table 5).
@@ -102,7 +102,7 @@ class SVPR(ReIDMethod):
     ):
         super().__init__()
         require_known("view", view, VIEW_SOURCES)
-        read, self.words = reading(variant), ViewWords(words)
+        switches, self.words = get_variant(variant), ViewWords(words)
         self.schema = schema if asmoe and schema else None
         self.backbone = build_backbone(
             image,
@@ -121,11 +121,11 @@ class SVPR(ReIDMethod):
             momentum=momentum,
             sentences=sentences,
         )
-        self._add_heads(make_head or BNNeck, identities, read)
+        self._add_heads(make_head or BNNeck, identities, switches)
         self.objectives = clip_objectives() if objectives is None else objectives
-        self._add_losses(identities, read, view_weight, attribute_weight, orthogonality)
+        self._add_losses(identities, switches, view_weight, attribute_weight, orthogonality)
         self._declare_inputs(view)
-        self.embeds_attributes = read.embeds_attributes
+        self.embeds_attributes = switches.embeds_attributes
         self.drop_attributes = require_within("drop_attributes", drop_attributes, 0, 1)
         self.cache_text = True
 
@@ -133,8 +133,8 @@ class SVPR(ReIDMethod):
         """Encode a batch and run the heads. At test time nothing is told of attributes, whatever the batch has."""
         predicted = self._predict(batch)
         views = self._views(batch, predicted)
-        remember = self.cache_text and not self.training
-        features = self.backbone(batch.images, views, self._attributes(batch), remember)
+        use_cache = self.cache_text and not self.training
+        features = self.backbone(batch.images, views, self._attributes(batch), use_cache)
         by_part = self._identify(features.parts, batch.pids)
         view = self.view_head(features.view, views) if self.view_head else None
         return SVPROutputs(features, *by_part, view, predicted)
@@ -146,7 +146,7 @@ class SVPR(ReIDMethod):
             parts = {"_cvpr": outputs.cvpr, "_local": outputs.local}
             heads |= {ending: head for ending, head in parts.items() if head is not None}
             bare = {"_entering": features.entering}
-        terms = dict(reid_terms(self.objectives, heads, bare, batch))
+        terms = dict(compute_reid_losses(self.objectives, heads, bare, batch))
         if outputs.view is not None:
             words = self.words.labels(require_given("views", batch.views), batch.platforms)
             terms["loss_view"] = self.view_loss(outputs.view.logits, words)
@@ -159,8 +159,8 @@ class SVPR(ReIDMethod):
     def embed(self, outputs: SVPROutputs) -> Tensor:
         """Return f_reid, in the released variant with f_asmoe, without any norm: (B, C to 4C)."""
         features = outputs.features
-        told = [features.attributes.vector] if self.embeds_attributes and features.attributes else []
-        return torch.cat([*features.parts, *told], dim=1)
+        attribute_parts = [features.attributes.vector] if self.embeds_attributes and features.attributes else []
+        return torch.cat([*features.parts, *attribute_parts], dim=1)
 
     @property
     def predicts_views(self) -> bool:
@@ -181,35 +181,37 @@ class SVPR(ReIDMethod):
 
     def predict_attributes(self, outputs: SVPROutputs) -> list[list[AttributeGuess]]:
         """Return what each image's attributes are taken for, in the schema's order."""
-        read = outputs.features.attributes
-        if self.schema is None or read is None:
+        switches = outputs.features.attributes
+        if self.schema is None or switches is None:
             raise InputError("the model has no attributes: train it with ASMoE on a dataset that has them")
-        surest = [each.softmax(dim=1).max(dim=1) for each in read.logits]  # M of (B,), (B,)
+        surest = [each.softmax(dim=1).max(dim=1) for each in switches.logits]  # M of (B,), (B,)
         columns = [
             [AttributeGuess(name, values[label], sure) for sure, label in zip(*map(Tensor.tolist, found), strict=True)]
             for (name, values), found in zip(self.schema.groups.items(), surest, strict=True)
         ]
         return [list(row) for row in zip(*columns, strict=True)]
 
-    def _add_heads(self, make_head: Callable[[int, int], nn.Module], identities: int, read: Reading) -> None:
+    def _add_heads(self, make_head: Callable[[int, int], nn.Module], identities: int, switches: Variant) -> None:
         width, parts = self.backbone.image.width, 3 if self.backbone.cvpr else 1
         words = len(self.words.distinct)
-        self.one_head = read.one_head
-        several = parts > 1 and not read.one_head
+        self.one_head = switches.one_head
+        several = parts > 1 and not switches.one_head
         self.head = make_head(width if several else parts * width, identities)
         self.cvpr_head = make_head(width, identities) if several else None
         self.local_head = make_head(width, identities) if several else None
-        self.view_head = make_head(width, read.view_classes or words) if self.backbone.vdfe else None
+        self.view_head = make_head(width, switches.view_classes or words) if self.backbone.vdfe else None
         self.view_predictor = ViewPredictor(width, classes=words) if self.backbone.vdfe else None
 
     def _add_losses(
-        self, identities: int, read: Reading, view_weight: float, attribute_weight: float | None, orthogonality: str
+        self, identities: int, switches: Variant, view_weight: float, attribute_weight: float | None, orthogonality: str
     ) -> None:
         words = len(self.words.distinct)
-        self.view_loss = ViewLoss(view_weight, read.view_classes or words, read.view_smoothing, max(identities, 1))
+        self.view_loss = ViewLoss(
+            view_weight, switches.view_classes or words, switches.view_smoothing, max(identities, 1)
+        )
         self.orthogonal_loss = OrthogonalLoss(view_weight, orthogonality)
         self.predictor_loss = ViewLoss(classes=words)
-        self.attribute_loss = AttributeLoss(read.attribute_weight if attribute_weight is None else attribute_weight)
+        self.attribute_loss = AttributeLoss(switches.attribute_weight if attribute_weight is None else attribute_weight)
 
     def _declare_inputs(self, view: str) -> None:
         self.view_source = view if self.backbone.vdfe else ""
@@ -269,7 +271,7 @@ class SVPR(ReIDMethod):
         return batch.attributes.masked_fill(hidden, UNKNOWN)
 
 
-def reid_terms(
+def compute_reid_losses(
     objectives: nn.ModuleDict, heads: Mapping[str, HeadOutputs], features: Mapping[str, Tensor], batch: Batch
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield each objective of each head by name: that of the first head, plus the mean of the others'.

@@ -101,7 +101,7 @@ class ViewText:
     key: Tensor  # (B, E) what they attend to, T in Eq. 1
 
 
-class TextSide(nn.Module):
+class SentenceEncoder(nn.Module):
     """The text tower, the prompts, and the sentences they stand in.
 
     Args:
@@ -109,7 +109,7 @@ class TextSide(nn.Module):
         words: the views' words; empty without view sentences.
         schema: the attributes; None without attribute sentences.
         prompts: n.
-        word_key, replaced: see `Reading`.
+        word_key, replaced: see `Variant`.
         style: of the attributes' sentences.
     """
 
@@ -127,39 +127,39 @@ class TextSide(nn.Module):
         self.tower, self.words, self.schema = tower, tuple(words), schema
         self.prompts, self.word_key, self.replaced, self.style = prompts, word_key, replaced, style
         self.tokens: dict[str, Tensor] = {}  # sentence -> its tokens to the end
-        self._known: dict[tuple[str, Row], Tensor] = {}
-        self._known_of: tuple[Any, ...] | None = None
-        self._require_room()
-        self.view_prompts = self._drawn() if words else None
-        self.attribute_prompts = self._drawn() if schema else None
+        self._cache: dict[tuple[str, Row], Tensor] = {}
+        self._cache_state: tuple[Any, ...] | None = None
+        self._check_lengths()
+        self.view_prompts = self._draw_prompts() if words else None
+        self.attribute_prompts = self._draw_prompts() if schema else None
 
     def traceable(self) -> nn.Module:
         """Return what the text gives at test time as a table, a graph of fixed shape for exports."""
-        return FixedText(self)
+        return SentenceTable(self)
 
-    def views(self, labels: Tensor, remember: bool = False) -> ViewText:
-        """Return what the text says of views: (B,), with `remember` from earlier batches where nothing changed."""
-        outputs = self._outputs(VIEW, labels[:, None], remember)
+    def views(self, labels: Tensor, use_cache: bool = False) -> ViewText:
+        """Return what the text says of views: (B,), with `use_cache` from earlier batches where nothing changed."""
+        outputs = self._encode_distinct(VIEW, labels[:, None], use_cache)
         return ViewText(outputs[:, :-1], outputs[:, -1])
 
-    def attributes(self, labels: Tensor, remember: bool = False) -> Tensor:
+    def attributes(self, labels: Tensor, use_cache: bool = False) -> Tensor:
         """Return T + Mean(P) of Eq. 5 for attributes, unknown ones left out: (B, M) -> (B, E)."""
-        return self._outputs(ATTRIBUTES, labels, remember).squeeze(1)
+        return self._encode_distinct(ATTRIBUTES, labels, use_cache).squeeze(1)
 
-    def encode(self, kind: str, rows: Sequence[Row], whole: bool = False) -> Tensor:
+    def encode(self, kind: str, rows: Sequence[Row], full_length: bool = False) -> Tensor:
         """Return what is read of each row's sentence: (N, n + 1, E) of views, (N, 1, E) of attributes.
 
         Args:
             kind: `VIEW` or `ATTRIBUTES`.
             rows: the labels that the sentences tell.
-            whole: encode sentences in the tower's full length, with the same result.
+            full_length: encode sentences in the tower's full length, with the same result.
         """
-        tokens = self._tokenized([self.sentence(kind, row) for row in rows])
-        if whole:
+        tokens = self._tokenize([self.sentence(kind, row) for row in rows])
+        if full_length:
             tokens = F.pad(tokens, (0, self.tower.length - tokens.shape[1]))
         word = view_word_position(self.prompts)
-        read = word + 1 if kind == VIEW and self.word_key and not whole else tokens.shape[1]
-        outputs = self._run(tokens[:, :read], *self._prompts_of(kind))
+        read = word + 1 if kind == VIEW and self.word_key and not full_length else tokens.shape[1]
+        outputs = self._run(tokens[:, :read], *self._select_prompts(kind))
         at_prompts = outputs[:, prompt_positions(self.prompts)]
         if kind == ATTRIBUTES:
             return (self.tower.pool(outputs, tokens) + at_prompts.mean(dim=1)).unsqueeze(1)
@@ -176,31 +176,31 @@ class TextSide(nn.Module):
                 raise InputError(f"attributes has {label} for {name!r}, which has {len(values)} values")
         return attribute_sentence(schema.decode(row), self.style, self.prompts)
 
-    def train(self, mode: bool = True) -> TextSide:
+    def train(self, mode: bool = True) -> SentenceEncoder:
         """Switch between training and evaluation; what was remembered is forgotten."""
-        self._known.clear()
+        self._cache.clear()
         return super().train(mode)
 
-    def _outputs(self, kind: str, labels: Tensor, remember: bool) -> Tensor:
+    def _encode_distinct(self, kind: str, labels: Tensor, use_cache: bool) -> Tensor:
         """Encode the distinct rows of labels and hand the results to their images."""
         distinct, place = labels.unique(dim=0, return_inverse=True)
         rows = [tuple(row) for row in distinct.tolist()]
-        made = self._remembered(kind, rows) if remember and not torch.is_grad_enabled() else self.encode(kind, rows)
+        made = self._encode_cached(kind, rows) if use_cache and not torch.is_grad_enabled() else self.encode(kind, rows)
         return made[place]
 
-    def _remembered(self, kind: str, rows: list[Row]) -> Tensor:
-        state = self._state()
+    def _encode_cached(self, kind: str, rows: list[Row]) -> Tensor:
+        state = self._read_state()
         if state is None:
             return self.encode(kind, rows)
-        if state != self._known_of:
-            self._known.clear()
-            self._known_of = state
-        new = [row for row in rows if (kind, row) not in self._known]
+        if state != self._cache_state:
+            self._cache.clear()
+            self._cache_state = state
+        new = [row for row in rows if (kind, row) not in self._cache]
         if new:
-            self._known |= {(kind, row): made for row, made in zip(new, self.encode(kind, new), strict=True)}
-        return torch.stack([self._known[kind, row] for row in rows])
+            self._cache |= {(kind, row): made for row, made in zip(new, self.encode(kind, new), strict=True)}
+        return torch.stack([self._cache[kind, row] for row in rows])
 
-    def _state(self) -> tuple[Any, ...] | None:
+    def _read_state(self) -> tuple[Any, ...] | None:
         """Return what changes with any tensor that a result depends on; None if that cannot be told."""
         tensors = list(chain(self.parameters(), self.buffers()))
         if any(each.is_inference() for each in tensors):  # these do not count their changes
@@ -209,7 +209,7 @@ class TextSide(nn.Module):
         precision = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
         return precision, tuple((each.data_ptr(), each._version, each.dtype, each.device) for each in tensors)
 
-    def _tokenized(self, sentences: list[str]) -> Tensor:
+    def _tokenize(self, sentences: list[str]) -> Tensor:
         """Return the tokens of sentences, each to its end and zeros behind: (N, L)."""
         for sentence in sentences:
             if sentence not in self.tokens:
@@ -218,7 +218,7 @@ class TextSide(nn.Module):
         rows = [self.tokens[sentence] for sentence in sentences]
         return pad_sequence(rows, batch_first=True).to(next(self.parameters()).device)
 
-    def _prompts_of(self, kind: str) -> tuple[Tensor, bool]:
+    def _select_prompts(self, kind: str) -> tuple[Tensor, bool]:
         if kind == VIEW:
             return require_given("words", self.view_prompts), True
         return require_given("schema", self.attribute_prompts), self.replaced
@@ -226,14 +226,14 @@ class TextSide(nn.Module):
     def _run(self, tokens: Tensor, prompts: Tensor, replaced: bool) -> Tensor:
         """Run the tower on sentences with prompts: (N, L), (n, D) -> (N, L, E)."""
         embedded, at = self.tower.embed(tokens), prompt_positions(self.prompts)
-        own = prompts.to(embedded.dtype).expand(len(tokens), -1, -1)
-        own = own if replaced else embedded[:, at] + own
-        return self.tower(tokens, torch.cat([embedded[:, : at.start], own, embedded[:, at.stop :]], dim=1))
+        inserted = prompts.to(embedded.dtype).expand(len(tokens), -1, -1)
+        inserted = inserted if replaced else embedded[:, at] + inserted
+        return self.tower(tokens, torch.cat([embedded[:, : at.start], inserted, embedded[:, at.stop :]], dim=1))
 
-    def _drawn(self) -> nn.Parameter:
+    def _draw_prompts(self) -> nn.Parameter:
         return nn.Parameter(torch.randn(self.prompts, self.tower.width) * self.tower.width**-0.5)
 
-    def _require_room(self) -> None:
+    def _check_lengths(self) -> None:
         """Refuse sentences that the tower would cut, and words that a reading at one position would not see whole."""
         for word in self.words:
             size = self.tower.count(word) - 2
@@ -241,8 +241,8 @@ class TextSide(nn.Module):
                 raise InputError(f"word {word!r} should be one token, it is {size}: this variant reads one position")
         longest = [view_sentence(word, self.prompts) for word in self.words]
         if self.schema:
-            told = {name: filter(is_known, values) for name, values in self.schema.groups.items()}
-            values = {name: max(each, key=self.tower.count, default="") for name, each in told.items()}
+            known = {name: filter(is_known, values) for name, values in self.schema.groups.items()}
+            values = {name: max(each, key=self.tower.count, default="") for name, each in known.items()}
             longest.append(attribute_sentence(values, self.style, self.prompts))
         for sentence in longest:
             if (tokens := self.tower.count(sentence)) > self.tower.length:
@@ -252,7 +252,9 @@ class TextSide(nn.Module):
                 )
 
 
-def per_image(text: TextSide, views: Tensor | None, attributes: Tensor | None) -> tuple[ViewText | None, Tensor | None]:
+def encode_per_image(
+    text: SentenceEncoder, views: Tensor | None, attributes: Tensor | None
+) -> tuple[ViewText | None, Tensor | None]:
     """Compute a sentence for every image and in full length, as the released code does, with the same results.
 
     What sharing sentences saves is measured against this.
@@ -264,37 +266,39 @@ def per_image(text: TextSide, views: Tensor | None, attributes: Tensor | None) -
     """
     of_view = of_attributes = None
     if views is not None:
-        outputs = text.encode(VIEW, [(label,) for label in views.tolist()], whole=True)
+        outputs = text.encode(VIEW, [(label,) for label in views.tolist()], full_length=True)
         of_view = ViewText(outputs[:, :-1], outputs[:, -1])
     if attributes is not None:
-        of_attributes = text.encode(ATTRIBUTES, [tuple(row) for row in attributes.tolist()], whole=True).squeeze(1)
+        of_attributes = text.encode(ATTRIBUTES, [tuple(row) for row in attributes.tolist()], full_length=True).squeeze(
+            1
+        )
     return of_view, of_attributes
 
 
-class FixedText(nn.Module):
+class SentenceTable(nn.Module):
     """Stands in for a text side whose weights do not change any more; the tower is not kept.
 
     Args:
         text: the text side.
     """
 
-    of_views: Tensor | None  # (W, n + 1, E)
-    of_nothing: Tensor | None  # (1, E)
+    view_table: Tensor | None  # (W, n + 1, E)
+    empty_row: Tensor | None  # (1, E)
 
-    def __init__(self, text: TextSide):
+    def __init__(self, text: SentenceEncoder):
         super().__init__()
         self.schema = text.schema
         with torch.no_grad():
             views = text.encode(VIEW, [(label,) for label in range(len(text.words))]) if text.words else None
-            untold = text.encode(ATTRIBUTES, [(UNKNOWN,) * len(text.schema)])[0] if text.schema else None
-        self.register_buffer("of_views", views)
-        self.register_buffer("of_nothing", untold)
+            empty = text.encode(ATTRIBUTES, [(UNKNOWN,) * len(text.schema)])[0] if text.schema else None
+        self.register_buffer("view_table", views)
+        self.register_buffer("empty_row", empty)
 
-    def views(self, labels: Tensor, remember: bool = False) -> ViewText:  # noqa: ARG002 - all is remembered
+    def views(self, labels: Tensor, use_cache: bool = False) -> ViewText:  # noqa: ARG002 - all is remembered
         """Return what the text says of views: (B,)."""
-        outputs = require_given("words", self.of_views)[labels]
+        outputs = require_given("words", self.view_table)[labels]
         return ViewText(outputs[:, :-1], outputs[:, -1])
 
-    def attributes(self, labels: Tensor, remember: bool = False) -> Tensor:  # noqa: ARG002 - none is known in a test
+    def attributes(self, labels: Tensor, use_cache: bool = False) -> Tensor:  # noqa: ARG002 - none is known in a test
         """Return what the text says where no attribute is known: (1, E)."""
-        return require_given("schema", self.of_nothing)
+        return require_given("schema", self.empty_row)

@@ -8,7 +8,7 @@ from agreid_plugin.errors import require_known
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class Variant:
     """Where the paper and the released code part; where the paper is silent, both do as the released code.
 
     Two defects of the released code are not of either reading: features that depend on the other images of a batch, and
@@ -38,8 +38,8 @@ class Reading:
     attribute_weight: float  # beta in Eq. 12
 
 
-READINGS = {
-    "paper": Reading(
+VARIANTS = {
+    "paper": Variant(
         word_key=False,
         scaled=False,
         entering_key=True,
@@ -55,7 +55,7 @@ READINGS = {
         view_smoothing=0.0,
         attribute_weight=0.1,
     ),
-    "released": Reading(
+    "released": Variant(
         word_key=True,
         scaled=True,
         entering_key=False,
@@ -74,6 +74,6 @@ READINGS = {
 }
 
 
-def reading(variant: str) -> Reading:
+def get_variant(variant: str) -> Variant:
     """Return the reading of this name."""
-    return READINGS[require_known("variant", variant, READINGS)]
+    return VARIANTS[require_known("variant", variant, VARIANTS)]

@@ -100,7 +100,7 @@ class ViewDecoupling(nn.Module):
 
     Args:
         width: C.
-        scaled, entering_key, view_mlp: see `Reading`.
+        scaled, entering_key, view_mlp: see `Variant`.
         heads: heads of either attention.
     """
 
@@ -133,9 +133,9 @@ class ViewDecoupling(nn.Module):
         Returns:
             The identity's feature and the view's, both (B, C).
         """
-        shed = _read(self.of_view, cls, view)
-        identity = cls - (shed if self.scale is None else self.scale * shed)
-        view = view - _read(self.of_cls, view, entering if self.entering_key else identity)
+        from_view = _attend_to(self.of_view, cls, view)
+        identity = cls - (from_view if self.scale is None else self.scale * from_view)
+        view = view - _attend_to(self.of_cls, view, entering if self.entering_key else identity)
         return identity, self.after(view)
 
 
@@ -153,7 +153,7 @@ class VDFE(nn.Module):
         self.token, self.decoupling, self.at = token, decoupling, at
 
 
-def _read(attention: nn.MultiheadAttention, query: Tensor, key: Tensor) -> Tensor:
+def _attend_to(attention: nn.MultiheadAttention, query: Tensor, key: Tensor) -> Tensor:
     """Return what one token reads of another: (B, C), (B, C) -> (B, C)."""
     query, key = query.unsqueeze(1), key.unsqueeze(1)
     return attention(query, key, key, need_weights=False)[0].squeeze(1)

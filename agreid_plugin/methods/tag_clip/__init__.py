@@ -4,8 +4,8 @@ A CLIP some of whose image blocks send each image to experts of its view (HR-MoE
 sheds the view (viewpoint decoupling), with local features of selected tokens beside it (TSE).
 """
 
-from agreid_plugin.methods.tag_clip.encoder import BLOCKS, Encoded, ImageEncoder, read_texts
-from agreid_plugin.methods.tag_clip.hrmoe import SAMPLING, HRMoEBlock, MoEBlock, Routed
+from agreid_plugin.methods.tag_clip.encoder import BLOCKS, ImageEncoder, TowerOutputs, read_texts
+from agreid_plugin.methods.tag_clip.hrmoe import SAMPLING, BlockRouting, HRMoEBlock, MoEBlock
 from agreid_plugin.methods.tag_clip.method import (
     OBJECTIVES,
     TAGCLIP,
@@ -22,16 +22,16 @@ __all__ = [
     "OBJECTIVES",
     "SAMPLING",
     "TAGCLIP",
+    "BlockRouting",
     "Decoupling",
-    "Encoded",
     "Features",
     "HRMoEBlock",
     "ImageEncoder",
     "ImageFeatures",
     "MoEBlock",
     "OrthogonalHinge",
-    "Routed",
     "TAGCLIPOutputs",
     "TextFeatures",
+    "TowerOutputs",
     "read_texts",
 ]

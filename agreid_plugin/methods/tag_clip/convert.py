@@ -45,10 +45,10 @@ def convert_tag_clip(state: State) -> Converted:
     """Convert a released TAG-CLIP's state dict."""
     rest = require_released(state, "tag-clip")
     unused = drop_dead(rest, DEAD)
-    return Converted({**_experts(rest), **rename_keys(rest, RENAMES)}, unused)
+    return Converted({**_stack_experts(rest), **rename_keys(rest, RENAMES)}, unused)
 
 
-def _experts(rest: dict[str, Tensor]) -> dict[str, Tensor]:
+def _stack_experts(rest: dict[str, Tensor]) -> dict[str, Tensor]:
     """Stack the experts' tensors, block by block."""
     found: dict[str, dict[int, str]] = {}
     for key in rest:

@@ -14,27 +14,27 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_known
-from agreid_plugin.methods.tag_clip.hrmoe import HRMoEBlock, MoEBlock, Routed
+from agreid_plugin.methods.tag_clip.hrmoe import BlockRouting, HRMoEBlock, MoEBlock
 from agreid_plugin.nn.clip import ImageTower, TextTower
 
 BLOCKS = ("hr_moe", "moe", "vit")
 
 
 @dataclass(frozen=True)
-class Encoded:
+class TowerOutputs:
     """What a tower makes of images or sentences."""
 
     tokens: Tensor  # (B, N, E) after the final norm, projected; of images CLS and patches, without the view token
     attention: Tensor | None  # (B, N) of CLS or EOT in the last block, averaged over heads; None if not asked for
-    routed: tuple[Routed, ...] = ()  # by block that has experts
+    routed: tuple[BlockRouting, ...] = ()  # by block that has experts
 
 
 @dataclass(frozen=True)
-class EncodedPairs:
+class PairOutputs:
     """What both towers make of a batch; of one that it has no images or no tokens for, None."""
 
-    images: Encoded | None
-    texts: Encoded | None
+    images: TowerOutputs | None
+    texts: TowerOutputs | None
 
 
 class ImageEncoder(nn.Module):
@@ -52,14 +52,14 @@ class ImageEncoder(nn.Module):
 
     def __init__(self, tower: ImageTower, kind: str = "hr_moe", at: Sequence[int] = (6, 7, 8), **block: Any):
         super().__init__()
-        self.at = () if require_known("block", kind, BLOCKS) == "vit" else _checked(at, tower.depth)
+        self.at = () if require_known("block", kind, BLOCKS) == "vit" else _check_blocks(at, tower.depth)
         self.tower, has_view = tower, kind == "hr_moe"
         make = HRMoEBlock if has_view else MoEBlock
         for number in self.at:
             tower.blocks[number] = make(tower.blocks[number], **block)
         self.view_token = nn.Parameter(tower.width**-0.5 * torch.randn(tower.width)) if has_view else None
 
-    def forward(self, images: Tensor, attention: bool = True) -> Encoded:
+    def forward(self, images: Tensor, attention: bool = True) -> TowerOutputs:
         """Encode images, with the attention of CLS if asked for: (B, 3, rows, cols)."""
         tokens, row, routed = self._start(images), None, []
         for number, block in enumerate(self.tower.blocks):
@@ -67,13 +67,13 @@ class ImageEncoder(nn.Module):
                 with torch.no_grad():
                     row = self.tower.cls_attention(tokens)[:, : 1 + self.tower.num_patches]
             if isinstance(block, MoEBlock):
-                tokens, one = block.routed(tokens)
+                tokens, one = block.run_with_routing(tokens)
                 routed.append(one)
             else:
                 tokens = block(tokens)
             if self.view_token is not None and number == self.at[-1]:
                 tokens = tokens[:, :-1]
-        return Encoded(self.tower.project(self.tower.end(tokens)), row, tuple(routed))
+        return TowerOutputs(self.tower.project(self.tower.end(tokens)), row, tuple(routed))
 
     def freeze_image_routers(self) -> None:
         """Switch off the gradients of the image-level routers, which get none but from a loss of theirs."""
@@ -89,9 +89,9 @@ class ImageEncoder(nn.Module):
         return torch.cat([tokens, view.expand(tokens.shape[0], 1, -1)], dim=1)
 
 
-def read_texts(tower: TextTower, tokens: Tensor, attention: bool = True) -> Encoded:
+def read_texts(tower: TextTower, tokens: Tensor, attention: bool = True) -> TowerOutputs:
     """Encode sentences in one pass, with the attention of EOT if asked for: (B, L)."""
-    return Encoded(*tower.with_attention(tokens)) if attention else Encoded(tower(tokens), None)
+    return TowerOutputs(*tower.with_attention(tokens)) if attention else TowerOutputs(tower(tokens), None)
 
 
 def set_text_dropout(tower: TextTower, dropout: float) -> None:
@@ -100,7 +100,7 @@ def set_text_dropout(tower: TextTower, dropout: float) -> None:
         block.attn.dropout = dropout
 
 
-def _checked(at: Sequence[int], depth: int) -> tuple[int, ...]:
+def _check_blocks(at: Sequence[int], depth: int) -> tuple[int, ...]:
     """Return the numbers of blocks in order, or refuse them."""
     numbers = tuple(sorted(set(at)))
     if not numbers or len(numbers) != len(at) or not 0 <= numbers[0] <= numbers[-1] < depth:

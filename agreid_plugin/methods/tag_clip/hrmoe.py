@@ -24,7 +24,7 @@ SAMPLING = ("gumbel", "argmax")
 
 
 @dataclass(frozen=True)
-class Routed:
+class BlockRouting:
     """What one block decided, and the two tokens that it should keep apart; without a view router some are None."""
 
     weights: Tensor  # (B, N, E) of the experts, adding up to 1; 0 for those not chosen
@@ -45,8 +45,8 @@ class Experts(nn.Module):
     def __init__(self, mlp: BlockMlp, experts: int):
         super().__init__()
         self.activation = mlp.gelu
-        self.c_fc_weight, self.c_fc_bias = _copies(mlp.c_fc, experts)  # (E, H, C), (E, H)
-        self.c_proj_weight, self.c_proj_bias = _copies(mlp.c_proj, experts)  # (E, C, H), (E, C)
+        self.c_fc_weight, self.c_fc_bias = _copy_layer(mlp.c_fc, experts)  # (E, H, C), (E, H)
+        self.c_proj_weight, self.c_proj_bias = _copy_layer(mlp.c_proj, experts)  # (E, C, H), (E, C)
 
     def traceable(self) -> nn.Module:
         """Return the same experts, all run on all tokens, as a graph of fixed shape for exports."""
@@ -67,13 +67,13 @@ class Experts(nn.Module):
             groups: experts that may have weights for the images of a group; others are not run for these.
             group_of: the group of each image, (B,); without it there is one.
         """
-        layers = self.unbound()
+        layers = self.unbind_layers()
         if group_of is None:
-            return self._mixed(values, weights, top_k, groups[0], layers)
+            return self._mix_group(values, weights, top_k, groups[0], layers)
         order = group_of.argsort(stable=True)
         counts = torch.stack([(group_of == number).sum() for number in range(len(groups))]).tolist()
         parts = zip(values[order].split(counts), weights[order].split(counts), groups, strict=True)
-        mixed = [self._mixed(own, scale, top_k, group, layers) for own, scale, group in parts]
+        mixed = [self._mix_group(tokens, scale, top_k, group, layers) for tokens, scale, group in parts]
         return torch.cat(mixed)[order.argsort()]
 
     def record_routing(self, arguments: tuple[Any, ...], outputs: Tensor) -> RoutingRecord:  # noqa: ARG002
@@ -82,7 +82,7 @@ class Experts(nn.Module):
         of_tokens = None if group_of is None else group_of.repeat_interleave(weights.shape[1])
         return RoutingRecord(weights.flatten(0, 1), top_k, tuple(groups), of_tokens)
 
-    def unbound(self) -> list[tuple[Tensor, ...]]:
+    def unbind_layers(self) -> list[tuple[Tensor, ...]]:
         """Return each expert's weights: taken all at once, their gradients are written once."""
         stacked = (self.c_fc_weight, self.c_fc_bias, self.c_proj_weight, self.c_proj_bias)
         return list(zip(*(values.unbind() for values in stacked), strict=True))
@@ -91,23 +91,23 @@ class Experts(nn.Module):
         """Return what one expert makes of tokens: (..., C) -> (..., C)."""
         return F.linear(self.activation(F.linear(values, *layers[:2])), *layers[2:])
 
-    def _mixed(
+    def _mix_group(
         self, values: Tensor, weights: Tensor, top_k: int, experts: range, layers: list[tuple[Tensor, ...]]
     ) -> Tensor:
         """Add up the parts of a group's experts: (b, N, C), (b, N, E) -> (b, N, C)."""
-        part = self._everywhere if top_k == len(experts) else self._where_chosen
+        part = self._run_densely if top_k == len(experts) else self._run_sparsely
         return reduce(torch.add, (part(values, weights[..., each], layers[each]) for each in experts))
 
-    def _everywhere(self, values: Tensor, weights: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
+    def _run_densely(self, values: Tensor, weights: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
         """Return one expert's part of the sum: (b, N, C), (b, N) -> (b, N, C)."""
         made = self.run(values, layers)
         return weights.unsqueeze(-1).to(made.dtype) * made
 
-    def _where_chosen(self, values: Tensor, weights: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
+    def _run_sparsely(self, values: Tensor, weights: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
         """Return the same from the tokens that chose the expert, 0 for the others."""
         values, weights, shape = values.flatten(0, 1), weights.flatten(), values.shape
         places = weights.nonzero().squeeze(1)
-        made = self._everywhere(values[places], weights[places], layers)
+        made = self._run_densely(values[places], weights[places], layers)
         return made.new_zeros(values.shape).index_add(0, places, made).view(shape)
 
 
@@ -131,14 +131,14 @@ class MoEBlock(nn.Module):
         self.top_k, self.noise = top_k, require_within("noise", noise, 0, float("inf"))
         self.width = block.ln_2.normalized_shape[0]
         self.groups: tuple[range, ...] = (range(experts),)
-        self.feature_router = _router(self.width, experts)
+        self.feature_router = _build_router(self.width, experts)
         self.experts = Experts(block.mlp, experts)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Run the block: (B, N, C) -> (B, N, C)."""
-        return self.routed(tokens)[0]
+        return self.run_with_routing(tokens)[0]
 
-    def routed(self, tokens: Tensor) -> tuple[Tensor, Routed]:
+    def run_with_routing(self, tokens: Tensor) -> tuple[Tensor, BlockRouting]:
         """Run the block, and return how it routed as well."""
         normal = self.ln_1(tokens)
         tokens = tokens + self.attn(normal, normal, normal, need_weights=False)[0]
@@ -146,21 +146,21 @@ class MoEBlock(nn.Module):
         routed = self.route(hidden)
         return tokens + self.mix(hidden, routed), routed
 
-    def route(self, hidden: Tensor) -> Routed:
+    def route(self, hidden: Tensor) -> BlockRouting:
         """Choose experts for tokens behind `ln_2`: (B, N, C)."""
-        return Routed(self._weights(hidden, None), hidden[:, 0])
+        return BlockRouting(self._route_tokens(hidden, None), hidden[:, 0])
 
-    def mix(self, hidden: Tensor, routed: Routed) -> Tensor:
+    def mix(self, hidden: Tensor, routed: BlockRouting) -> Tensor:
         """Return the weighted sum of the experts' outputs (Eq. 8): (B, N, C) -> (B, N, C)."""
         return self.experts(hidden, routed.weights, self.top_k, self.groups, routed.views)
 
-    def _weights(self, hidden: Tensor, permitted: Tensor | None) -> Tensor:
+    def _route_tokens(self, hidden: Tensor, mask_permitted: Tensor | None) -> Tensor:
         """Return the experts' weights (Eqs. 5-7), where permitted, (B, 1, E): (B, N, C) -> (B, N, E)."""
         logits = run_in_own_precision(self.feature_router, hidden)
         if self.training and self.noise:
             logits = logits + self.noise * torch.randn_like(logits)
-        if permitted is not None:
-            logits = logits.masked_fill(~permitted, -torch.inf)
+        if mask_permitted is not None:
+            logits = logits.masked_fill(~mask_permitted, -torch.inf)
         strongest, chosen = logits.topk(self.top_k, dim=-1)
         return torch.zeros_like(logits).scatter(-1, chosen, strongest.softmax(dim=-1))
 
@@ -201,38 +201,38 @@ class HRMoEBlock(MoEBlock):
             raise InputError(f"top_k={top_k} should be at most the experts of a view, {experts - exclusive}")
         self.sample = require_known("sample", sample, SAMPLING)
         self.groups = range(experts - exclusive), range(exclusive, experts)  # by view, aerial first
-        self.image_router = _router(self.width, len(View))
+        self.image_router = _build_router(self.width, len(View))
 
-    def route(self, hidden: Tensor) -> Routed:
+    def route(self, hidden: Tensor) -> BlockRouting:
         """Choose experts for tokens behind `ln_2`, the view token last: (B, N, C)."""
         view = hidden[:, -1]
         logits = run_in_own_precision(self.image_router, view)
-        views = self._drawn(logits.detach()).argmax(dim=1)
-        weights = self._weights(hidden, self.permitted(views).unsqueeze(1))
-        return Routed(weights, hidden[:, 0], view, logits, views)
+        views = self._sample_views(logits.detach()).argmax(dim=1)
+        weights = self._route_tokens(hidden, self.mask_permitted(views).unsqueeze(1))
+        return BlockRouting(weights, hidden[:, 0], view, logits, views)
 
-    def permitted(self, views: Tensor) -> Tensor:
+    def mask_permitted(self, views: Tensor) -> Tensor:
         """Say which experts images of these views may go to, 0 of M where True (Eq. 7): (B,) -> (B, E)."""
         experts = torch.arange(self.feature_router.out_features, device=views.device)
         aerial, ground = ((experts >= group.start) & (experts < group.stop) for group in self.groups)
         seen = (views == View.AERIAL).unsqueeze(1)
         return (seen & aerial) | (~seen & ground)
 
-    def _drawn(self, logits: Tensor) -> Tensor:
+    def _sample_views(self, logits: Tensor) -> Tensor:
         """Add the noise by which the largest logit is a draw from their softmax, where one is wanted."""
         if not self.training or self.sample == "argmax":
             return logits
         return logits - torch.empty_like(logits).exponential_().log()
 
 
-def _router(width: int, ways: int) -> nn.Linear:
+def _build_router(width: int, ways: int) -> nn.Linear:
     router = nn.Linear(width, ways)
     nn.init.normal_(router.weight, std=0.001)
     nn.init.zeros_(router.bias)
     return router
 
 
-def _copies(layer: nn.Linear, number: int) -> tuple[nn.Parameter, nn.Parameter]:
+def _copy_layer(layer: nn.Linear, number: int) -> tuple[nn.Parameter, nn.Parameter]:
     """Return a layer's weights and biases, once for each expert."""
     weight, bias = (each.detach().expand(number, *each.shape).clone() for each in (layer.weight, layer.bias))
     return nn.Parameter(weight), nn.Parameter(bias)

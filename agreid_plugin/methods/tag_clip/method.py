@@ -20,13 +20,13 @@ from agreid_plugin.losses import NITC, RITC, IdentityLoss, ViewLoss
 from agreid_plugin.losses.itc import MOST_SCALE, SDMLoss
 from agreid_plugin.losses.validation import precise
 from agreid_plugin.methods.tag_clip.encoder import (
-    Encoded,
-    EncodedPairs,
     ImageEncoder,
+    PairOutputs,
+    TowerOutputs,
     read_texts,
     set_text_dropout,
 )
-from agreid_plugin.methods.tag_clip.hrmoe import Routed
+from agreid_plugin.methods.tag_clip.hrmoe import BlockRouting
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.gradient_cache import TwoStageMethod
 from agreid_plugin.nn.token_selection import SelectedTokens, TokenSelection, mask_patches, mask_words
@@ -37,15 +37,15 @@ from agreid_plugin.types import UNKNOWN, Batch
 class Features:
     """What images or sentences are compared by."""
 
-    whole: Tensor  # (B, E) of CLS or EOT, any length
+    pooled: Tensor  # (B, E) of CLS or EOT, any length
     selected: SelectedTokens | None = None  # of the tokens that matter most; None without TSE
 
     @property
     def embedding(self) -> Tensor:
         """One feature of length 1, (B, E+W), without TSE (B, E): the dot product of two is the similarity of Eq. 14."""
         if self.selected is None:
-            return F.normalize(self.whole, dim=1)
-        parts = [F.normalize(part, dim=1) for part in (self.whole, self.selected.features)]
+            return F.normalize(self.pooled, dim=1)
+        parts = [F.normalize(part, dim=1) for part in (self.pooled, self.selected.features)]
         return math.sqrt(1 / 2) * torch.cat(parts, dim=1)
 
 
@@ -53,7 +53,7 @@ class Features:
 class ImageFeatures(Features):
     """Those of images, and how they were routed, by block that has experts."""
 
-    routed: tuple[Routed, ...] = ()
+    routed: tuple[BlockRouting, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Decoupling(nn.Module):
         super().__init__()
         self.view, self.orthogonal = view, orthogonal
 
-    def forward(self, routed: Sequence[Routed], views: Tensor | None) -> dict[str, Tensor]:
+    def forward(self, routed: Sequence[BlockRouting], views: Tensor | None) -> dict[str, Tensor]:
         """Return the terms by name. Images whose view is `UNKNOWN` take no part in the first."""
         terms = {}
         if self.view is not None:
@@ -226,23 +226,23 @@ class TAGCLIP(TwoStageMethod):
         width, words = clip.image.embed_dim, clip.text.length - 2
         self.image_local = TokenSelection(width, clip.image.num_patches, share, local_width) if tse else None
         self.text_local = TokenSelection(width, words, share, local_width) if tse else None
-        self.classifier = _classifier(width, identities) if id_loss else None
+        self.classifier = _build_classifier(width, identities) if id_loss else None
         self.id_loss = IdentityLoss(id_weight)
         self.decoupling = Decoupling(
             ViewLoss(view_weight) if view_loss else None, OrthogonalHinge(ortho_weight, margin) if ortho_loss else None
         )
-        self.alignment = _alignment(objective, gather)
-        self.logit_scale = _logit_scale(temperature) if objective == "itc" else None
+        self.alignment = _build_alignment(objective, gather)
+        self.logit_scale = _build_logit_scale(temperature) if objective == "itc" else None
         self.soft_label = require_within("soft_label", soft_label, 0, 1)
 
-    def encode(self, batch: Batch) -> EncodedPairs:
+    def encode(self, batch: Batch) -> PairOutputs:
         """Run the towers on the images and the sentences of a batch, or the ones it has."""
         if batch.images is None and batch.tokens is None:
             raise InputError("the batch has neither images nor tokens: give one of them, and both in training")
         images = None if batch.images is None else self._read_images(batch.images)
-        return EncodedPairs(images, None if batch.tokens is None else self._read_texts(batch.tokens))
+        return PairOutputs(images, None if batch.tokens is None else self._read_texts(batch.tokens))
 
-    def finish(self, encoded: EncodedPairs, batch: Batch) -> TAGCLIPOutputs:
+    def finish(self, encoded: PairOutputs, batch: Batch) -> TAGCLIPOutputs:
         """Make features, and in training logits, of what the towers gave."""
         images = None if encoded.images is None else self.image_features(encoded.images)
         texts = None
@@ -250,7 +250,7 @@ class TAGCLIP(TwoStageMethod):
             texts = self.text_features(encoded.texts, require_given("tokens", batch.tokens))
         if not self.training or self.classifier is None:
             return TAGCLIPOutputs(images, texts)
-        logits = [None if one is None else self.classifier(one.whole) for one in (images, texts)]
+        logits = [None if one is None else self.classifier(one.pooled) for one in (images, texts)]
         return TAGCLIPOutputs(images, texts, *logits)
 
     def encode_images(self, images: Tensor) -> ImageFeatures:
@@ -261,14 +261,14 @@ class TAGCLIP(TwoStageMethod):
         """Return the features of sentences: (B, L)."""
         return self.text_features(self._read_texts(tokens), tokens)
 
-    def image_features(self, encoded: Encoded) -> ImageFeatures:
+    def image_features(self, encoded: TowerOutputs) -> ImageFeatures:
         """Return the features of images that went through the tower."""
-        selected = _local(self.image_local, encoded, mask_patches(encoded.tokens))
+        selected = _select_local(self.image_local, encoded, mask_patches(encoded.tokens))
         return ImageFeatures(precise(encoded.tokens[:, 0]), selected, encoded.routed)
 
-    def text_features(self, encoded: Encoded, tokens: Tensor) -> TextFeatures:
+    def text_features(self, encoded: TowerOutputs, tokens: Tensor) -> TextFeatures:
         """Return the features of sentences that went through the tower: the tokens are (B, L)."""
-        selected = _local(self.text_local, encoded, mask_words(self.text.find_ends(tokens), tokens.shape[1]))
+        selected = _select_local(self.text_local, encoded, mask_words(self.text.find_ends(tokens), tokens.shape[1]))
         return TextFeatures(precise(self.text.pool(encoded.tokens, tokens)), selected)
 
     def losses(self, outputs: TAGCLIPOutputs, batch: Batch) -> dict[str, Tensor]:
@@ -277,9 +277,9 @@ class TAGCLIP(TwoStageMethod):
         if images is None or texts is None:
             raise InputError("TAG-CLIP learns from pairs: give the batch images and tokens, one caption an image")
         pids = require_given("pids", batch.pids)
-        terms = self._aligned(images.whole, texts.whole, pids, "")
+        terms = self._align(images.pooled, texts.pooled, pids, "")
         if images.selected is not None and texts.selected is not None:
-            terms |= self._aligned(images.selected.features, texts.selected.features, pids, "_local")
+            terms |= self._align(images.selected.features, texts.selected.features, pids, "_local")
         if outputs.image_logits is not None:
             both = [self.id_loss(logits, pids) for logits in (outputs.image_logits, outputs.text_logits)]
             terms["loss_id"] = (both[0] + both[1]) / 2
@@ -302,21 +302,21 @@ class TAGCLIP(TwoStageMethod):
         surely = [one.logits.softmax(dim=1) for one in routed if one.logits is not None]  # blocks of (B, V)
         return torch.stack(surely).mean(dim=0).argmax(dim=1)
 
-    def _read_images(self, images: Tensor) -> Encoded:
+    def _read_images(self, images: Tensor) -> TowerOutputs:
         return self.image(images, attention=self.image_local is not None)
 
-    def _read_texts(self, tokens: Tensor) -> Encoded:
+    def _read_texts(self, tokens: Tensor) -> TowerOutputs:
         return read_texts(self.text, tokens, attention=self.text_local is not None)
 
-    def _aligned(self, images: Tensor, texts: Tensor, pids: Tensor, part: str) -> dict[str, Tensor]:
-        terms, scale = {}, None if self.logit_scale is None else held(self.logit_scale)
+    def _align(self, images: Tensor, texts: Tensor, pids: Tensor, part: str) -> dict[str, Tensor]:
+        terms, scale = {}, None if self.logit_scale is None else clamp_scale(self.logit_scale)
         for name, loss in self.alignment.items():
             further = {"soft_label": self.soft_label} if name == "nitc" else {}
             terms[f"loss_{name}{part}"] = loss(images, texts, pids, scale, **further)
         return terms
 
 
-def held(logit_scale: Tensor) -> Tensor:
+def clamp_scale(logit_scale: Tensor) -> Tensor:
     """Return the scale of cosines, at most 100, with a gradient at the bound as well: () -> ().
 
     CLIP's own scale stands at 100, or a rounding above it. Were the gradient cut off there, it would stay for good.
@@ -324,21 +324,21 @@ def held(logit_scale: Tensor) -> Tensor:
     return logit_scale.detach().exp().clamp(max=MOST_SCALE) * (logit_scale - logit_scale.detach()).exp()
 
 
-def _local(selection: TokenSelection | None, encoded: Encoded, allowed: Tensor) -> SelectedTokens | None:
+def _select_local(selection: TokenSelection | None, encoded: TowerOutputs, allowed: Tensor) -> SelectedTokens | None:
     return None if selection is None else selection(encoded.tokens, encoded.attention, allowed)
 
 
-def _alignment(objective: str, gather: bool) -> nn.ModuleDict:
+def _build_alignment(objective: str, gather: bool) -> nn.ModuleDict:
     if require_known("objective", objective, OBJECTIVES) == "sdm":
         return nn.ModuleDict({"sdm": SDMLoss(gather=gather)})
     return nn.ModuleDict({"nitc": NITC(gather=gather), "ritc": RITC(gather=gather)})
 
 
-def _logit_scale(temperature: float) -> nn.Parameter:
+def _build_logit_scale(temperature: float) -> nn.Parameter:
     return nn.Parameter(torch.tensor(math.log(1 / require_within("temperature", temperature, 0.01, 1))))
 
 
-def _classifier(width: int, identities: int) -> nn.Linear:
+def _build_classifier(width: int, identities: int) -> nn.Linear:
     classifier = nn.Linear(width, identities)
     nn.init.normal_(classifier.weight, std=0.001)
     nn.init.zeros_(classifier.bias)

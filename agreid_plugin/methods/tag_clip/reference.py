@@ -24,5 +24,5 @@ class DenseExperts(Experts):
 
     def forward(self, values: Tensor, weights: Tensor, *_: object) -> Tensor:
         """Add up what the experts make of tokens, times their weights: (B, N, C), (B, N, E) -> (B, N, C)."""
-        made = torch.stack([self.run(values, layers) for layers in self.unbound()], dim=-2)  # (B, N, E, C)
+        made = torch.stack([self.run(values, layers) for layers in self.unbind_layers()], dim=-2)  # (B, N, E, C)
         return torch.einsum("bne,bnec->bnc", weights.to(made.dtype), made)

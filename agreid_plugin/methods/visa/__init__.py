@@ -8,16 +8,16 @@ from agreid_plugin.methods.visa.backbone import ViSABackbone, ViSAFeatures, buil
 from agreid_plugin.methods.visa.dlfm import DLFM, GraphBranch
 from agreid_plugin.methods.visa.etgm import ETGM, PlainQueries, Queries
 from agreid_plugin.methods.visa.method import ViSA, ViSAOutputs
-from agreid_plugin.methods.visa.variants import READINGS, Reading
+from agreid_plugin.methods.visa.variants import VARIANTS, Variant
 
 __all__ = [
     "DLFM",
     "ETGM",
-    "READINGS",
+    "VARIANTS",
     "GraphBranch",
     "PlainQueries",
     "Queries",
-    "Reading",
+    "Variant",
     "ViSA",
     "ViSABackbone",
     "ViSAFeatures",

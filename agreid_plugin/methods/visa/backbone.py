@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.methods.visa.dlfm import DLFM
 from agreid_plugin.methods.visa.etgm import ETGM, PlainQueries, Queries
-from agreid_plugin.methods.visa.variants import Reading, reading
+from agreid_plugin.methods.visa.variants import Variant, get_variant
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoder, EncoderOutputs, PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import View
@@ -90,19 +90,25 @@ def build_backbone(
         tokens: M, queries a branch.
         neighbors: K, patches in a graph.
     """
-    read = reading(variant)
+    switches = get_variant(variant)
     if etgm and not dlfm:
         raise InputError("etgm=True needs dlfm=True: without the fusion nothing reads the queries")
-    encoder = _view_aware(vit, read) if vab else PlainEncoder(vit)
+    encoder = build_vab(vit, switches) if vab else PlainEncoder(vit)
     if not dlfm:
         return ViSABackbone(encoder, None, None)
     queries = ETGM(vit.width, vit.heads, experts, top_k, tokens) if etgm else PlainQueries(vit.width, tokens)
     fusion = DLFM(
-        vit.width, vit.heads, neighbors, read.own_patches, read.own_graph, read.graph_gradient, fuse_cls=read.fuse_cls
+        vit.width,
+        vit.heads,
+        neighbors,
+        switches.patches_per_query,
+        switches.graph_per_branch,
+        switches.graph_gradient,
+        fuse_cls=switches.fuse_cls,
     )
     return ViSABackbone(encoder, queries, fusion)
 
 
-def _view_aware(vit: VisionTransformer, read: Reading) -> DecoupledEncoder:
+def build_vab(vit: VisionTransformer, switches: Variant) -> DecoupledEncoder:
     """Build VAB: a token for each view, subtracted after every block but the last, whose norm comes first."""
-    return DecoupledEncoder(vit, len(View), read.tokens_per_block, subtractions=vit.depth - 1)
+    return DecoupledEncoder(vit, len(View), switches.tokens_per_block, subtractions=vit.depth - 1)

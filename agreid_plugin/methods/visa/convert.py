@@ -28,7 +28,7 @@ HEADS = (
     (r"local_heads\.(.*)", r"local_head.\1"),
     (r"view_heads\.(.*)", r"view_head.\1"),
 )
-OF_VDT = ((rf"backbone\.{VIT}", r"backbone.vit.\1"), *HEADS)
+VDT_RENAMES = ((rf"backbone\.{VIT}", r"backbone.vit.\1"), *HEADS)
 DEAD = (
     (r"backbone\.base\.blocks\.{last}\..*", "last block of `base`: its copy in `b1` is what runs"),
     (r"backbone\.base\.norm\..*", "final norm of `base`: its copy in `b1` is what runs"),
@@ -39,7 +39,7 @@ DEAD = (
         "query and key projections of the experts: a softmax over one key is 1",
     ),
 )
-OF_VISA = (
+VISA_RENAMES = (
     (r"backbone\.b1\.0\.(.*)", r"backbone.encoder.vit.blocks.{last}.\1"),
     (r"backbone\.b1\.1\.(.*)", r"backbone.encoder.vit.norm.\1"),
     (rf"backbone\.base\.{VIT}", r"backbone.encoder.vit.\1"),
@@ -69,7 +69,7 @@ def convert_vdt(state: State) -> Converted:
     """Convert a released VDT's state dict."""
     rest = require_released(state, "vdt")
     made = {"backbone.view_tokens": rest.pop("backbone.view_token")}
-    return Converted(_ours({**made, **rename_keys(rest, OF_VDT)}), {})
+    return Converted(_to_our_names({**made, **rename_keys(rest, VDT_RENAMES)}), {})
 
 
 def convert_visa(state: State) -> Converted:
@@ -77,31 +77,31 @@ def convert_visa(state: State) -> Converted:
     rest = require_released(state, "visa")
     last = str(max(list_numbers(rest, "backbone.base.blocks")))
     unused = drop_dead(rest, [(pattern.replace("{last}", last), what) for pattern, what in DEAD])
-    made = {**_view_tokens(rest), **_experts(rest), **_routers(rest), **_fusion(rest)}
-    names = [(pattern, replacement.replace("{last}", last)) for pattern, replacement in OF_VISA]
-    return Converted(_ours({**made, **rename_keys(rest, names)}), unused)
+    made = {**_join_view_tokens(rest), **_stack_experts(rest), **_stack_routers(rest), **_convert_fusion(rest)}
+    names = [(pattern, replacement.replace("{last}", last)) for pattern, replacement in VISA_RENAMES]
+    return Converted(_to_our_names({**made, **rename_keys(rest, names)}), unused)
 
 
-def _ours(made: State) -> dict[str, Tensor]:
+def _to_our_names(made: State) -> dict[str, Tensor]:
     """Return heads in the names of `BNNeck`, and the view's with its classes in our order."""
-    return {_of_neck(key): _of_views(key, value) for key, value in made.items()}
+    return {_rename_neck(key): _swap_views(key, value) for key, value in made.items()}
 
 
-def _of_neck(key: str) -> str:
+def _rename_neck(key: str) -> str:
     """Return a head's key in the names of `BNNeck`."""
     return re.sub(r"head\.bottleneck\.0\.", "head.norm.", re.sub(r"head\.weight$", "head.classifier.weight", key))
 
 
-def _of_views(key: str, value: Tensor) -> Tensor:
+def _swap_views(key: str, value: Tensor) -> Tensor:
     return value.flip(0) if key == "view_head.weight" else value
 
 
-def _view_tokens(rest: dict[str, Tensor]) -> dict[str, Tensor]:
+def _join_view_tokens(rest: dict[str, Tensor]) -> dict[str, Tensor]:
     tokens = [f"backbone.base.view_token_{view}" for view in EXPERT_GROUPS[1:]]
     return {"backbone.encoder.view_tokens": join_keys(rest, tokens, lambda values: torch.cat(values, dim=1))}
 
 
-def _experts(rest: dict[str, Tensor]) -> dict[str, Tensor]:
+def _stack_experts(rest: dict[str, Tensor]) -> dict[str, Tensor]:
     """Stack the experts' tensors into those of one bank."""
     every = list_numbers(rest, "backbone.share_experts")
     owners = [f"backbone.{group}_experts.{number}" for group in EXPERT_GROUPS for number in every]
@@ -113,7 +113,7 @@ def _experts(rest: dict[str, Tensor]) -> dict[str, Tensor]:
     return made
 
 
-def _routers(rest: dict[str, Tensor]) -> dict[str, Tensor]:
+def _stack_routers(rest: dict[str, Tensor]) -> dict[str, Tensor]:
     made = {}
     for leaf in ("weight", "bias"):
         share, *by_view = (f"backbone.{group}_router.gate.{leaf}" for group in EXPERT_GROUPS)
@@ -122,7 +122,7 @@ def _routers(rest: dict[str, Tensor]) -> dict[str, Tensor]:
     return made
 
 
-def _fusion(rest: dict[str, Tensor]) -> dict[str, Tensor]:
+def _convert_fusion(rest: dict[str, Tensor]) -> dict[str, Tensor]:
     graph = take_key(rest, "backbone.share_gcn.gcn_weights")
     return {
         "backbone.fusion.invariant.graph.weight": graph,

@@ -25,24 +25,24 @@ class GraphBranch(nn.Module):
         gradient: let gradients through the graph reach queries and patches.
     """
 
-    def __init__(self, graph: QueryGraph, neighbors: int, own_patches: bool, gradient: bool):
+    def __init__(self, graph: QueryGraph, neighbors: int, patches_per_query: bool, gradient: bool):
         super().__init__()
         if neighbors < 1:
             raise InputError(f"neighbors={neighbors} should be 1 or more")
         self.graph, self.neighbors = graph, neighbors
-        self.own_patches, self.gradient = own_patches, gradient
+        self.patches_per_query, self.gradient = patches_per_query, gradient
         self.norm = nn.LayerNorm(graph.weight.shape[0])
 
     def forward(self, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
         """Move the queries: (B, M, D), (B, D), (B, N, D) -> (B, M, D)."""
-        return self.norm(self.moved(queries, feature, patches)) + queries
+        return self.norm(self.move(queries, feature, patches)) + queries
 
-    def moved(self, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
+    def move(self, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
         """Return what the graph layer makes of the queries, before the norm."""
         if not self.gradient:
             queries, patches = queries.detach(), patches.detach()
         nearest = self.nearest(queries, feature, patches)
-        if self.own_patches:
+        if self.patches_per_query:
             chosen = torch.zeros(*queries.shape[:2], patches.shape[1], dtype=torch.bool, device=patches.device)
             return self.graph(queries, patches, chosen.scatter(-1, nearest, 1))
         index = nearest.transpose(1, 2).expand(-1, -1, patches.shape[-1])  # (B, K, D)
@@ -50,7 +50,9 @@ class GraphBranch(nn.Module):
 
     def nearest(self, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
         """Return the patches that each query chooses, (B, M, K); (B, 1, K) where the branch's feature chooses."""
-        return find_nearest_patches(queries if self.own_patches else feature.unsqueeze(1), patches, self.neighbors)
+        return find_nearest_patches(
+            queries if self.patches_per_query else feature.unsqueeze(1), patches, self.neighbors
+        )
 
 
 class DLFM(nn.Module):
@@ -60,7 +62,7 @@ class DLFM(nn.Module):
         width: width of queries and patches.
         heads: attention heads of the fusion.
         neighbors: K, patches in a query's graph.
-        own_patches, own_graph, graph_gradient, fuse_cls: see `Reading`.
+        own_patches, own_graph, graph_gradient, fuse_cls: see `Variant`.
     """
 
     def __init__(
@@ -68,16 +70,16 @@ class DLFM(nn.Module):
         width: int,
         heads: int,
         neighbors: int = 64,
-        own_patches: bool = True,
-        own_graph: bool = True,
+        patches_per_query: bool = True,
+        graph_per_branch: bool = True,
         graph_gradient: bool = True,
         fuse_cls: bool = True,
     ):
         super().__init__()
         graph = QueryGraph(width)
-        self.invariant = GraphBranch(graph, neighbors, own_patches, graph_gradient)
-        graph = QueryGraph(width) if own_graph else graph
-        self.specific = GraphBranch(graph, neighbors, own_patches, graph_gradient)
+        self.invariant = GraphBranch(graph, neighbors, patches_per_query, graph_gradient)
+        graph = QueryGraph(width) if graph_per_branch else graph
+        self.specific = GraphBranch(graph, neighbors, patches_per_query, graph_gradient)
         self.token = None if fuse_cls else nn.Parameter(nn.init.trunc_normal_(torch.empty(width), std=0.02))
         self.fusion = PostNormBlock(width, heads)
 

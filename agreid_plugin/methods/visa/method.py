@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError, require_given, require_known
 from agreid_plugin.losses import LoadBalanceLoss, OrthogonalLoss, ViewLoss, identity_objectives
 from agreid_plugin.methods.visa.backbone import ViSABackbone, ViSAFeatures
-from agreid_plugin.methods.visa.variants import reading
+from agreid_plugin.methods.visa.variants import get_variant
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.view_predictor import ViewPredictor
 from agreid_plugin.types import UNKNOWN, VIEW_SOURCES, Batch, HeadOutputs, ReIDMethod, View, known_or
@@ -38,7 +38,7 @@ class ViSA(ReIDMethod):
     Args:
         backbone: encoder, ETGM and DLFM.
         identities: number of identities to train on.
-        variant: `paper` or `released`; see `Reading`. The backbone has its own, which should be the same.
+        variant: `paper` or `released`; see `Variant`. The backbone has its own, which should be the same.
         view: where the view of a test image comes from, `given` with it or `predicted`. Training needs it given.
         make_head: makes a head of a number of classes; a `BNNeck` without it.
         objectives: name -> loss of the identity head and of the local head.
@@ -68,17 +68,17 @@ class ViSA(ReIDMethod):
     ):
         super().__init__()
         require_known("view", view, VIEW_SOURCES)
-        read, make_head = reading(variant), make_head or partial(BNNeck, backbone.width)
+        switches, make_head = get_variant(variant), make_head or partial(BNNeck, backbone.width)
         self.backbone = backbone
         self.head = make_head(identities)
         self.local_head = make_head(identities) if backbone.fusion else None
         self.view_head = make_head(len(View)) if backbone.encoder.needs_views else None
         self.view_predictor = ViewPredictor(backbone.width) if backbone.needs_views else None
-        self.objectives = identity_objectives(read.over_nonzero) if objectives is None else objectives
+        self.objectives = identity_objectives(switches.over_nonzero) if objectives is None else objectives
         self.view_loss, self.orthogonal_loss = ViewLoss(view_weight), OrthogonalLoss(view_weight)
         self.predictor_loss = ViewLoss()
-        self.balance_loss = LoadBalanceLoss(read.balance_weight if balance_weight is None else balance_weight)
-        self.neck_sees_cls = read.neck_sees_cls
+        self.balance_loss = LoadBalanceLoss(switches.balance_weight if balance_weight is None else balance_weight)
+        self.neck_sees_cls = switches.neck_sees_cls
         self.view_source = view if backbone.needs_views else ""
         if backbone.needs_views:
             self.training_inputs |= {"views"}

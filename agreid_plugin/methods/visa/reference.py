@@ -25,7 +25,7 @@ from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoder, EncoderOu
 from agreid_plugin.types import View
 
 
-class LiteralBackbone(ViSABackbone):
+class ReferenceBackbone(ViSABackbone):
     """The modules of another backbone, run literally."""
 
     def __init__(self, backbone: ViSABackbone):
@@ -33,10 +33,10 @@ class LiteralBackbone(ViSABackbone):
 
     def forward(self, images: Tensor, views: Tensor | None = None) -> ViSAFeatures:
         """Encode images of these views: (B, 3, rows, cols), (B,)."""
-        return literal_features(self, images, views)
+        return encode_features(self, images, views)
 
 
-def literal_features(backbone: ViSABackbone, images: Tensor, views: Tensor | None = None) -> ViSAFeatures:
+def encode_features(backbone: ViSABackbone, images: Tensor, views: Tensor | None = None) -> ViSAFeatures:
     """Return what the backbone makes of images, the slow way: (B, 3, rows, cols), (B,)."""
     encoded = encode(backbone.encoder, images, views)
     make = backbone.queries
@@ -51,21 +51,23 @@ def literal_features(backbone: ViSABackbone, images: Tensor, views: Tensor | Non
 
 def encode(encoder: Encoder, images: Tensor, views: Tensor | None = None) -> EncoderOutputs:
     """Run an encoder block by block (Sec. 3.2): the view's token joins, and CLS sheds it after each block."""
-    vit, own, subtractions = encoder.vit, None, 0
+    vit, view_tokens, subtractions = encoder.vit, None, 0
     if isinstance(encoder, DecoupledEncoder):
         learned, subtractions = encoder.view_tokens, encoder.subtractions
-        own = learned[:, require_given("views", views)] if encoder.needs_views else learned.expand(-1, len(images), -1)
-    extra = [] if own is None else [own[0].unsqueeze(1)]
+        view_tokens = (
+            learned[:, require_given("views", views)] if encoder.needs_views else learned.expand(-1, len(images), -1)
+        )
+    extra = [] if view_tokens is None else [view_tokens[0].unsqueeze(1)]
     tokens = torch.cat([vit.cls_token.expand(len(images), -1, -1), *extra, vit.patches(images)], dim=1) + vit.pos_embed
     for number, block in enumerate(vit.blocks):
         patches = tokens[:, -vit.num_patches :]  # those that enter the last block stay
-        if own is not None and 0 < number < len(own):
-            tokens = torch.cat([tokens[:, :1], tokens[:, 1:2] + own[number].unsqueeze(1), tokens[:, 2:]], dim=1)
+        if view_tokens is not None and 0 < number < len(view_tokens):
+            tokens = torch.cat([tokens[:, :1], tokens[:, 1:2] + view_tokens[number].unsqueeze(1), tokens[:, 2:]], dim=1)
         tokens = pre_norm_block(block, tokens)
         if number < subtractions:
             tokens = torch.cat([tokens[:, :1] - tokens[:, 1:2], tokens[:, 1:]], dim=1)
     tokens = vit.norm(tokens)
-    if own is None:
+    if view_tokens is None:
         return EncoderOutputs(tokens[:, 0], tokens[:, 0], tokens[:, 0], patches)
     return EncoderOutputs(tokens[:, 0], tokens[:, 1], tokens[:, 0] - tokens[:, 1], patches)
 
@@ -95,7 +97,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
     return (scores.softmax(dim=-1) @ value).transpose(1, 2).flatten(2)
 
 
-def expert(bank: TokenExperts, number: int, vectors: Tensor, cross: tuple[Tensor, Tensor] | None = None) -> Tensor:
+def run_expert(bank: TokenExperts, number: int, vectors: Tensor, cross: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """Run one expert on its vectors (Eq. 7), the cross-attention of all M tokens to one key included.
 
     Args:
@@ -141,7 +143,7 @@ def mix(bank: TokenExperts, first: int, routing: Routing, vectors: Tensor) -> Te
         for choice in range(routing.experts.shape[1]):
             mask = routing.experts[:, choice] == number
             if mask.any():
-                made = routing.weights[mask, choice].view(-1, 1, 1) * expert(bank, first + number, vectors[mask])
+                made = routing.weights[mask, choice].view(-1, 1, 1) * run_expert(bank, first + number, vectors[mask])
                 total = total.index_add(0, mask.nonzero().squeeze(1), made)
     return total
 
@@ -153,10 +155,10 @@ def generate_queries(etgm: ETGM, identity: Tensor, view: Tensor, views: Tensor) 
     invariant = mix(etgm.experts, 0, shared, identity)
     specific, order, routings = [], [], []
     for group in View:
-        mine = (views == group).nonzero().squeeze(1)
-        routing = route(etgm.view_router, view[mine], group)
-        specific.append(mix(etgm.experts, group_size * (1 + group), routing, view[mine]))
-        order.append(mine)
+        members = (views == group).nonzero().squeeze(1)
+        routing = route(etgm.view_router, view[members], group)
+        specific.append(mix(etgm.experts, group_size * (1 + group), routing, view[members]))
+        order.append(members)
         routings.append(routing)
     back = torch.cat(order).argsort()
     logits, experts, weights = (
@@ -165,14 +167,16 @@ def generate_queries(etgm: ETGM, identity: Tensor, view: Tensor, views: Tensor) 
     return Queries(invariant, torch.cat(specific)[back], shared, Routing(logits, experts, weights))
 
 
-def cosine(left: Tensor, right: Tensor) -> Tensor:
+def compute_cosines(left: Tensor, right: Tensor) -> Tensor:
     """Return the cosine of each of one set with each of the other (Eq. 9): (L, D), (R, D) -> (L, R)."""
     return (left @ right.mT) / (left.norm(dim=-1)[:, None] * right.norm(dim=-1))
 
 
-def normalized_adjacency(nodes: Tensor) -> Tensor:
+def normalize_adjacency(nodes: Tensor) -> Tensor:
     """Return D^-1/2 A D^-1/2 of A = max(cos, 0) + I (Eqs. 10-12): (K + 1, D) -> (K + 1, K + 1)."""
-    adjacency = cosine(nodes, nodes).clamp(min=0) + torch.eye(len(nodes), dtype=nodes.dtype, device=nodes.device)
+    adjacency = compute_cosines(nodes, nodes).clamp(min=0) + torch.eye(
+        len(nodes), dtype=nodes.dtype, device=nodes.device
+    )
     scale = torch.diag(adjacency.sum(dim=1) ** -0.5)
     return scale @ adjacency @ scale
 
@@ -180,7 +184,7 @@ def normalized_adjacency(nodes: Tensor) -> Tensor:
 def move_query(weight: Tensor, query: Tensor, patches: Tensor) -> Tensor:
     """Run the graph layer on all nodes of one query's graph and keep its row (Eq. 12): (D, D), (D,), (K, D) -> (D,)."""
     nodes = torch.cat([query.unsqueeze(0), patches])
-    return torch.tanh(normalized_adjacency(nodes) @ (nodes @ weight))[0]
+    return torch.tanh(normalize_adjacency(nodes) @ (nodes @ weight))[0]
 
 
 def move_queries(branch: GraphBranch, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
@@ -193,8 +197,8 @@ def move_queries(branch: GraphBranch, queries: Tensor, feature: Tensor, patches:
     moved = []
     for image in range(len(queries)):
         for query in queries[image]:
-            anchor = query if branch.own_patches else feature[image]
-            nearest = cosine(anchor.unsqueeze(0), patches[image])[0].topk(branch.neighbors).indices  # Eq. 8
+            anchor = query if branch.patches_per_query else feature[image]
+            nearest = compute_cosines(anchor.unsqueeze(0), patches[image])[0].topk(branch.neighbors).indices  # Eq. 8
             moved.append(move_query(branch.graph.weight, query, patches[image, nearest]))
     return torch.stack(moved).view_as(queries)
 

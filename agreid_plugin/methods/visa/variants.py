@@ -8,12 +8,12 @@ from agreid_plugin.errors import require_known
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class Variant:
     """Where the paper and the released code part. `projects/ViSA/README.md` has the table."""
 
     tokens_per_block: bool  # view tokens of every block's own (Sec. 3.2), not of the first alone
-    own_patches: bool  # each query chooses its patches (Eq. 8), not one choice by Z for a branch
-    own_graph: bool  # a graph layer for each branch (Eq. 12), not one for both
+    patches_per_query: bool  # each query chooses its patches (Eq. 8), not one choice by Z for a branch
+    graph_per_branch: bool  # a graph layer for each branch (Eq. 12), not one for both
     graph_gradient: bool  # gradients reach queries and patches through the graph
     fuse_cls: bool  # the class token, less the view's, takes part in the fusion (Eq. 13), not a learned one
     balance_weight: float  # lambda in Eq. 20
@@ -21,21 +21,21 @@ class Reading:
     over_nonzero: bool  # cross-entropy over the images whose loss is not zero; see `IdentityLoss`
 
 
-READINGS = {
-    "paper": Reading(
+VARIANTS = {
+    "paper": Variant(
         tokens_per_block=True,
-        own_patches=True,
-        own_graph=True,
+        patches_per_query=True,
+        graph_per_branch=True,
         graph_gradient=True,
         fuse_cls=True,
         balance_weight=1e-3,
         neck_sees_cls=False,
         over_nonzero=False,
     ),
-    "released": Reading(
+    "released": Variant(
         tokens_per_block=False,
-        own_patches=False,
-        own_graph=False,
+        patches_per_query=False,
+        graph_per_branch=False,
         graph_gradient=False,
         fuse_cls=False,
         balance_weight=1e-4,
@@ -45,6 +45,6 @@ READINGS = {
 }
 
 
-def reading(variant: str) -> Reading:
+def get_variant(variant: str) -> Variant:
     """Return the reading of this name."""
-    return READINGS[require_known("variant", variant, READINGS)]
+    return VARIANTS[require_known("variant", variant, VARIANTS)]

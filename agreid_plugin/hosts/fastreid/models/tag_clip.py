@@ -130,7 +130,7 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
         """Return the method's own losses and those of `MODEL.LOSSES.NAME`."""
         terms = super().losses(outputs, batch)
         if self.objectives:
-            head = HeadOutputs(outputs.images.whole, outputs.images.embedding, outputs.image_logits)
+            head = HeadOutputs(outputs.images.pooled, outputs.images.embedding, outputs.image_logits)
             terms |= {f"loss_{name}": objective(head, batch) for name, objective in self.objectives.items()}
         return terms
 

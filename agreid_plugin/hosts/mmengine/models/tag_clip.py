@@ -69,7 +69,7 @@ class TAGCLIP(ReIDModel):
         """Return the terms to minimize, `loss_*`, and how often the model is right, `*_accuracy`."""
         batch = self.training_batch(images, samples)
         outputs = self.method(batch)
-        head = HeadOutputs(outputs.images.whole, outputs.images.embedding, outputs.image_logits)
+        head = HeadOutputs(outputs.images.pooled, outputs.images.embedding, outputs.image_logits)
         further = {f"loss_{name}": objective(head, batch) for name, objective in self.objectives.items()}
         return self.method.losses(outputs, batch) | further | self.accuracies(outputs, batch)
 

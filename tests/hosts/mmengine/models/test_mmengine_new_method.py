@@ -19,7 +19,7 @@ from agreid_plugin.hosts.mmengine.models.build import build
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.losses import identity_objectives
 from agreid_plugin.nn.bnneck import BNNeck
-from agreid_plugin.nn.expert_usage import Sent
+from agreid_plugin.nn.expert_usage import RoutingRecord
 from agreid_plugin.types import ReIDMethod
 
 
@@ -45,8 +45,8 @@ class Gate(nn.Linear):
     def forward(self, pixels):
         return super().forward(pixels).softmax(1)
 
-    def sent(self, arguments, outputs):
-        return Sent(outputs, top_k=2, groups=(range(2),))
+    def record_routing(self, arguments, outputs):
+        return RoutingRecord(outputs, top_k=2, groups=(range(2),))
 
 
 @MODELS.register_module()
