@@ -1,7 +1,7 @@
 """VDT: View-decoupled Transformer (CVPR 2024), as released.
 
 A view token, shared by all images, is subtracted from the class token after each block and once more after the final
-norm. What is left is the identity feature; the view token learns to tell aerial from ground, at a right angle to it.
+norm. The result is the identity feature; the view token learns to classify aerial and ground, orthogonal to it.
 
 Shapes: B images, D width, C identities.
 """
@@ -20,7 +20,7 @@ from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod, View
 
 @dataclass(frozen=True)
 class VDTOutputs:
-    """What VDT makes of a batch."""
+    """Outputs of VDT."""
 
     encoded: EncoderOutputs
     identity: HeadOutputs
@@ -36,9 +36,9 @@ class VDT(ReIDMethod):
         view_head: of the view token, two classes in the order of `View`.
         objectives: name -> loss of the identity head.
         view_weight: factor of the view classification and of the orthogonality.
-        neck_sees_cls: pass the class token through the identity head in training too. No loss comes of it, but the
-            running statistics of the head's norm become those of identity features and class tokens in turn, and
-            test features pass that norm. So the released code does.
+        neck_sees_cls: pass the class token through the identity head in training, too, as the released code does. It
+            has no loss, but the running statistics of the head's norm, through which test features pass, become those
+            of identity features and class tokens in turn.
     """
 
     training_inputs = frozenset({"images", "pids", "views"})

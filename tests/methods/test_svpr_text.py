@@ -15,7 +15,7 @@ RELEASED = {"word_key": True, "replaced": False, "style": "released"}
 VARIANTS = [{}, RELEASED]
 
 
-def text_side(words=("ground", "aerial"), schema=SCHEMA, **arguments) -> SentenceEncoder:
+def sentence_encoder(words=("ground", "aerial"), schema=SCHEMA, **arguments) -> SentenceEncoder:
     side = SentenceEncoder(small_clip().text, words, schema, **arguments)
     torch.manual_seed(5)
     for prompts in (side.view_prompts, side.attribute_prompts):
@@ -47,7 +47,7 @@ class Counted:
 
 @torch.no_grad()
 def test_what_is_read_of_a_view_in_the_paper():
-    side = text_side()
+    side = sentence_encoder()
     found = side.views(torch.tensor([AERIAL, GROUND]))
     for place, word in enumerate(("aerial", "ground")):
         whole = outputs_of(side, f"A photo of a X X X X person from {word} view.", side.view_prompts, True)
@@ -57,7 +57,7 @@ def test_what_is_read_of_a_view_in_the_paper():
 
 @torch.no_grad()
 def test_what_is_read_of_a_view_as_released():
-    side = text_side(tuple(THREE_WORDS.values()), **RELEASED)
+    side = sentence_encoder(tuple(THREE_WORDS.values()), **RELEASED)
     found = side.views(torch.arange(3))
     for place, word in enumerate(THREE_WORDS.values()):
         whole = outputs_of(side, f"A photo of a X X X X person from {word} view.", side.view_prompts, True)
@@ -68,7 +68,7 @@ def test_what_is_read_of_a_view_as_released():
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.no_grad()
 def test_what_is_read_of_attributes(variant):
-    side = text_side(**variant)
+    side = sentence_encoder(**variant)
     rows = torch.tensor([[0, 2, 1], [1, UNKNOWN, 0], [UNKNOWN] * 3])
     begin = {"paper": " person with attributes:", "released": "  person with the following attributes:"}[side.style]
     neutral = {"paper": " person. Attributes are unknown.", "released": "  person. Attributes are unknown."}[side.style]
@@ -82,7 +82,7 @@ def test_what_is_read_of_attributes(variant):
 
 @torch.no_grad()
 def test_another_number_of_prompts():
-    side = text_side(prompts=2)
+    side = sentence_encoder(prompts=2)
     sentence = "A photo of a X X person from ground view."
     whole = outputs_of(side, sentence, side.view_prompts, True)
     found = side.views(torch.tensor([GROUND]))
@@ -96,7 +96,7 @@ def test_another_number_of_prompts():
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.no_grad()
 def test_sentences_are_shared_and_cut(variant):
-    side = text_side(**variant)
+    side = sentence_encoder(**variant)
     counted = Counted(side)
     side.views(torch.tensor([1, 0, 1, 1, 0]))
     side.attributes(torch.tensor([[0, 2, 1], [0, 2, 1], [UNKNOWN] * 3]))
@@ -107,7 +107,7 @@ def test_sentences_are_shared_and_cut(variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.no_grad()
 def test_results_equal_those_of_every_image_by_itself(variant):
-    side = text_side(**variant)
+    side = sentence_encoder(**variant)
     counted = Counted(side)
     views, attributes = torch.tensor([1, 0, 1]), torch.tensor([[0, 2, 1], [0, 2, 1], [1, UNKNOWN, 0]])
     of_view, of_attributes = encode_per_image(side, views, attributes)
@@ -119,7 +119,7 @@ def test_results_equal_those_of_every_image_by_itself(variant):
 
 
 def test_a_sentence_is_tokenized_once(monkeypatch):
-    side, seen = text_side(), []
+    side, seen = sentence_encoder(), []
     tokenize = side.tower.tokenize
     monkeypatch.setattr(side.tower, "tokenize", lambda sentences: seen.extend(sentences) or tokenize(sentences))
     for _ in range(3):
@@ -129,7 +129,7 @@ def test_a_sentence_is_tokenized_once(monkeypatch):
 
 
 def test_gradients_reach_the_prompts_through_the_frozen_tower():
-    side = text_side()
+    side = sentence_encoder()
     of_view = side.views(torch.tensor([0, 1]))
     (of_view.prompts.square().sum() + of_view.key.sum() + side.attributes(torch.zeros(1, 3).long()).sum()).backward()
     reached = {name for name, parameter in side.named_parameters() if parameter.grad is not None}
@@ -143,7 +143,7 @@ def test_gradients_reach_the_prompts_through_the_frozen_tower():
 
 @torch.no_grad()
 def test_what_is_remembered_equals_what_is_computed():
-    side = text_side().eval()
+    side = sentence_encoder().eval()
     counted = Counted(side)
     labels, rows = torch.tensor([1, 0, 1]), torch.tensor([[0, 2, 1], [UNKNOWN] * 3])
     fresh, told = side.views(labels), side.attributes(rows)
@@ -157,7 +157,7 @@ def test_what_is_remembered_equals_what_is_computed():
 
 @torch.no_grad()
 def test_only_what_is_new_is_computed():
-    side = text_side(tuple(THREE_WORDS.values())).eval()
+    side = sentence_encoder(tuple(THREE_WORDS.values())).eval()
     counted = Counted(side)
     side.views(torch.tensor([1, 1]), use_cache=True)
     side.views(torch.tensor([2, 1, 0]), use_cache=True)
@@ -194,7 +194,7 @@ def doubled(side: SentenceEncoder) -> None:
 @pytest.mark.parametrize("change", [changed_prompts, changed_tower, loaded, replaced, trained, doubled])
 @torch.no_grad()
 def test_what_changed_is_computed_anew(change):
-    side, labels = text_side().eval(), torch.tensor([0, 1])
+    side, labels = sentence_encoder().eval(), torch.tensor([0, 1])
     before = side.views(labels, use_cache=True).key
     change(side)
     after = side.views(labels, use_cache=True).key
@@ -204,7 +204,7 @@ def test_what_changed_is_computed_anew(change):
 
 @torch.no_grad()
 def test_half_precision_is_remembered_apart():
-    side, labels = text_side().eval(), torch.tensor([0, 1])
+    side, labels = sentence_encoder().eval(), torch.tensor([0, 1])
     full = side.views(labels, use_cache=True).key
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = side.views(labels, use_cache=True).key
@@ -213,7 +213,7 @@ def test_half_precision_is_remembered_apart():
 
 
 def test_nothing_is_remembered_where_gradients_flow():
-    side, labels = text_side().eval(), torch.tensor([0, 1])
+    side, labels = sentence_encoder().eval(), torch.tensor([0, 1])
     with torch.no_grad():
         side.views(labels, use_cache=True)
     assert side.views(labels, use_cache=True).key.requires_grad
@@ -221,7 +221,7 @@ def test_nothing_is_remembered_where_gradients_flow():
 
 def test_parameters_that_do_not_count_changes_are_not_trusted():
     with torch.inference_mode():
-        side, labels = text_side().eval(), torch.tensor([0, 1])
+        side, labels = sentence_encoder().eval(), torch.tensor([0, 1])
         before = side.views(labels, use_cache=True).key
         side.view_prompts.mul_(-1)
         assert not torch.allclose(side.views(labels, use_cache=True).key, before)
@@ -234,7 +234,7 @@ def test_the_papers_words():
     words = ViewWords()
     assert words.distinct == ("ground", "aerial")
     assert words.inputs == {"views"}
-    assert words.labels(torch.tensor([0, 1, UNKNOWN])).tolist() == [AERIAL, GROUND, UNKNOWN]
+    assert words.encode(torch.tensor([0, 1, UNKNOWN])).tolist() == [AERIAL, GROUND, UNKNOWN]
 
 
 def test_words_by_platform():
@@ -243,7 +243,7 @@ def test_words_by_platform():
     assert words.inputs == {"views", "platforms"}
     views = torch.tensor([0, 1, 1, 1, 0, UNKNOWN])
     platforms = torch.tensor([0, 1, 2, UNKNOWN, UNKNOWN, 1])  # uav, cctv, wearable
-    assert words.labels(views, platforms).tolist() == [2, 0, 1, UNKNOWN, 2, UNKNOWN]
+    assert words.encode(views, platforms).tolist() == [2, 0, 1, UNKNOWN, 2, UNKNOWN]
 
 
 @pytest.mark.parametrize(
@@ -261,9 +261,14 @@ def test_bad_words(words, said):
 
 
 def test_a_word_of_two_tokens_suits_the_paper_alone():
-    text_side(("ground", "bird eye"))
+    sentence_encoder(("ground", "bird eye"))
     with pytest.raises(InputError, match="word 'bird eye' should be one token, it is 2"):
-        text_side(("ground", "bird eye"), **RELEASED)
+        sentence_encoder(("ground", "bird eye"), **RELEASED)
+
+
+def test_an_unknown_view_has_no_sentence():
+    with pytest.raises(InputError, match=r"^views has -1 \(unknown\)"):
+        sentence_encoder().views(torch.tensor([0, UNKNOWN]))
 
 
 def test_sentences_that_would_be_cut_are_refused():
@@ -271,13 +276,13 @@ def test_sentences_that_would_be_cut_are_refused():
     with pytest.raises(
         InputError, match=r"may have \d+ tokens, but the text tower takes 48: .*text_length=\d+ or more"
     ):
-        text_side(schema=schema)
+        sentence_encoder(schema=schema)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_table_says_at_test_time_what_the_text_says(variant):
     words = tuple(THREE_WORDS.values()) if variant else ("ground", "aerial")
-    side = text_side(words, **variant).eval()
+    side = sentence_encoder(words, **variant).eval()
     table, labels = SentenceTable(side), torch.tensor([1, 0, 1])
     with torch.no_grad():
         torch.testing.assert_close(table.views(labels).prompts, side.views(labels).prompts)
@@ -285,4 +290,4 @@ def test_a_table_says_at_test_time_what_the_text_says(variant):
         nothing = torch.full((1, len(side.schema)), UNKNOWN)
         torch.testing.assert_close(table.attributes(nothing), side.attributes(nothing))
     assert not list(table.parameters())
-    assert SentenceTable(text_side((), SCHEMA)).view_table is None
+    assert SentenceTable(sentence_encoder((), SCHEMA)).view_table is None

@@ -92,7 +92,7 @@ def test_equation_2(at, first):
     """The token joins the others before a block, at the end, and the rest of the tower sees all."""
     method, data = small_svpr(inject_at=at).eval(), batch()
     backbone, image = method.backbone, method.backbone.image
-    words = method.words.labels(data.views)
+    words = method.view_classes.encode(data.views)
     token = backbone.vdfe.token(backbone.text.views(words))
     before = image.run(image.start(data.images), last=first)
     tokens = image.end(image.run(torch.cat([before, token[:, None]], dim=1), first=first))

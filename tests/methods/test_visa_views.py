@@ -81,3 +81,14 @@ def test_unknown_views_are_those_of_the_predictor():
     plain = small_visa(modules={"vab": False, "etgm": False})
     assert not plain.predicts_views
     assert plain.fill_views(nobody) is nobody
+
+
+@torch.no_grad()
+def test_patches_come_with_their_positions():
+    method, data = small_visa().eval(), batch()
+    vit = method.backbone.encoder.vit
+    expected = vit.patches(data.images) + vit.pos_embed[:, 2:]  # behind those of CLS and the view token
+    torch.testing.assert_close(method.embed_patches(data.images), expected)
+    torch.testing.assert_close(
+        method.fill_views(data.with_(views=None)).views, method.view_predictor(expected).argmax(1)
+    )

@@ -9,7 +9,6 @@ from draws import draw
 from torch import Tensor, nn
 
 from agreid_plugin.nn.view_predictor import ViewPredictor
-from agreid_plugin.nn.vit import VisionTransformer
 
 drawn = partial(draw, seed=1)
 
@@ -37,21 +36,12 @@ def slow_logits(made: ViewPredictor, patches: Tensor) -> Tensor:
 @torch.no_grad()
 def test_logits_equal_the_slow_loop(classes):
     made, patches = predictor(classes=classes), drawn(3, 6, 4)
-    for found, image in zip(made.classify(patches), patches, strict=True):
+    for found, image in zip(made(patches), patches, strict=True):
         torch.testing.assert_close(found, slow_logits(made, image))
-
-
-@torch.no_grad()
-def test_patches_of_a_vit_come_with_their_positions():
-    torch.manual_seed(2)
-    vit = VisionTransformer((16, 8), patch_size=4, width=4, depth=1, heads=1, extra_tokens=1).double()
-    made, images = predictor(), drawn(2, 3, 16, 8)
-    expected = made.classify(vit.patches(images) + vit.pos_embed[:, 2:])  # behind those of CLS and the extra token
-    torch.testing.assert_close(made(vit, images), expected)
 
 
 def test_the_classifier_learns_and_the_patches_do_not():
     made, patches = predictor(), drawn(2, 3, 4).requires_grad_()
-    assert torch.autograd.gradcheck(lambda *_: made.classify(patches), tuple(made.parameters()))
-    made.classify(patches).sum().backward()
+    assert torch.autograd.gradcheck(lambda *_: made(patches), tuple(made.parameters()))
+    made(patches).sum().backward()
     assert patches.grad is None

@@ -6,7 +6,6 @@ text names (ASMoE); and a query of both refines the patches that matter (CVPR).
 
 from agreid_plugin.methods.svpr.asmoe import ASMoE, AttributeFeatures
 from agreid_plugin.methods.svpr.backbone import SVPRBackbone, SVPRFeatures
-from agreid_plugin.methods.svpr.build import build_backbone
 from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement, RefinementOutputs
 from agreid_plugin.methods.svpr.method import SVPR, SVPROutputs
 from agreid_plugin.methods.svpr.text import WORDS, SentenceEncoder, ViewText, ViewWords, encode_per_image
@@ -30,6 +29,5 @@ __all__ = [
     "Variant",
     "ViewText",
     "ViewWords",
-    "build_backbone",
     "encode_per_image",
 ]

@@ -12,21 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import AttributeSchema
-from agreid_plugin.errors import InputError, require_given, require_known, require_within
+from agreid_plugin.errors import InputError, require_given, require_within
 from agreid_plugin.losses import AttributeLoss, OnFeatures, OrthogonalLoss, ViewLoss, clip_objectives
-from agreid_plugin.methods.svpr.backbone import SVPRFeatures
-from agreid_plugin.methods.svpr.build import build_backbone
-from agreid_plugin.methods.svpr.text import WORDS, ViewWords
+from agreid_plugin.methods.svpr.asmoe import ASMoE
+from agreid_plugin.methods.svpr.backbone import SVPRBackbone, SVPRFeatures
+from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement
+from agreid_plugin.methods.svpr.text import WORDS, SentenceEncoder, ViewWords
 from agreid_plugin.methods.svpr.variants import Variant, get_variant
+from agreid_plugin.methods.svpr.vdfe import VDFE, ViewDecoupling, ViewToken
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.clip import ImageTower, TextTower
-from agreid_plugin.nn.view_predictor import ViewPredictor
-from agreid_plugin.types import UNKNOWN, VIEW_SOURCES, AttributeGuess, Batch, HeadOutputs, ReIDMethod, known_or
+from agreid_plugin.nn.view_predictor import ViewAwareMethod, ViewPredictor
+from agreid_plugin.types import UNKNOWN, AttributeGuess, Batch, HeadOutputs
 
 
 @dataclass(frozen=True)
 class SVPROutputs:
-    """What SVPR-ReID makes of a batch; parts without their module or head are None."""
+    """Outputs of SVPR-ReID; parts without their module or head are None."""
 
     features: SVPRFeatures
     identity: HeadOutputs  # of f_reid, in the released variant of f_cls
@@ -36,12 +38,12 @@ class SVPROutputs:
     predicted: Tensor | None = None  # (B, words) logits of the view predictor
 
 
-class SVPR(ReIDMethod):
+class SVPR(ViewAwareMethod):
     """L = L_reid + view_weight L_view + attribute_weight L_attr (Eq. 12).
 
     Args:
         image: the image tower.
-        text: the text tower, frozen by whoever builds it; without VDFE and ASMoE it is not kept.
+        text: the text tower, frozen by the caller; without VDFE and ASMoE it is not kept.
         identities: number of identities to train on.
         schema: the attributes to learn; None for a dataset without, which leaves ASMoE out.
         variant: `paper` or `released`; see `Variant`.
@@ -49,27 +51,29 @@ class SVPR(ReIDMethod):
         words: the word of a view sentence for each platform.
         vdfe: the view's token and the decoupling from it (Table 5).
         asmoe: experts for attributes (Table 5).
-        cvpr: refinement of patches; without it f_reid is f_cls alone (Table 5).
+        cvpr: refinement of patches; without it f_reid is f_cls only (Table 5).
         stages: N, stages of the refinement.
-        inject_at: i, block before which the view's token joins the others; the last without a number.
+        inject_at: i, block before which the view's token joins the others; None for the last.
         prompts: learned prompts in a sentence.
         experts: experts for attributes.
-        expert_top_k: experts that count for an attribute; the variant's without a number.
+        expert_top_k: experts that count for an attribute; None for the variant's.
         attribute_ratio: share of the attributes that are chosen (Eq. 7).
         keep: share of the candidates that a stage of the refinement keeps.
         momentum: gamma in Eq. 8.
-        make_head: makes a head for features of a width and a number of classes; a `BNNeck` without it.
-        objectives: name -> loss of a head of identities; smoothed cross-entropy and triplets without it.
+        make_head: makes a head for features of a width and a number of classes; None for `BNNeck`.
+        objectives: name -> loss of an identity head; None for smoothed cross-entropy and triplets.
         view_weight: alpha in Eq. 12.
-        attribute_weight: beta in Eq. 12; the variant's without a number.
+        attribute_weight: beta in Eq. 12; None for the variant's.
         orthogonality: `cosine` or `dot`; see `OrthogonalLoss`.
-        sentences: style of the attributes' sentences, one of `data.sentences.STYLES`; the variant's without a name.
+        sentences: style of the attributes' sentences, one of `data.sentences.STYLES`; None for the variant's.
         drop_attributes: share of the training images, drawn in every step, whose sentence names no attribute, as at
             test time. In the paper every sentence names them: what reads them there need not find them in the image.
 
     Attributes:
-        cache_text: at test time, take the text's results from earlier batches where nothing changed.
+        cache_text: at test time, reuse encoded sentences of earlier batches while no weight changes.
     """
+
+    title = "SVPR-ReID"
 
     def __init__(
         self,
@@ -101,46 +105,49 @@ class SVPR(ReIDMethod):
         drop_attributes: float = 0.0,
     ):
         super().__init__()
-        require_known("view", view, VIEW_SOURCES)
-        switches, self.words = get_variant(variant), ViewWords(words)
+        switches, self.view_classes = get_variant(variant), ViewWords(words)
         self.schema = schema if asmoe and schema else None
-        self.backbone = build_backbone(
-            image,
-            text,
-            self.words.distinct if vdfe else (),
-            self.schema,
-            variant=variant,
-            cvpr=cvpr,
-            stages=stages,
-            inject_at=inject_at,
-            prompts=prompts,
-            experts=experts,
-            expert_top_k=expert_top_k,
-            attribute_ratio=attribute_ratio,
-            keep=keep,
-            momentum=momentum,
-            sentences=sentences,
-        )
+        encoder = extractor = attribute_experts = refinement = None
+        if vdfe or self.schema:
+            if text is None:
+                raise InputError("text=None, but VDFE and ASMoE read sentences: give the text tower, or leave both out")
+            read_words, style = self.view_classes.distinct if vdfe else (), sentences or switches.style
+            encoder = SentenceEncoder(
+                text, read_words, self.schema, prompts, switches.word_key, switches.replaced, style
+            )
+        if encoder and vdfe:
+            decoupling = ViewDecoupling(image.width, switches.scaled, switches.entering_key, switches.view_mlp)
+            extractor = VDFE(ViewToken(encoder.tower.embed_dim, image.width, prompts), decoupling, inject_at)
+        if encoder and self.schema:
+            top_k = switches.expert_top_k if expert_top_k is None else expert_top_k
+            sizes = self.schema.sizes, experts, top_k, attribute_ratio
+            attribute_experts = ASMoE(encoder.tower.embed_dim, image.width, *sizes, switches.scored_experts)
+        if cvpr:
+            kind = MomentumRefinement if switches.momentum else GatedRefinement
+            refinement = kind(image.width, image.num_patches, stages, keep, momentum)
+        self.backbone = SVPRBackbone(image, encoder, extractor, attribute_experts, refinement)
         self._add_heads(make_head or BNNeck, identities, switches)
         self.objectives = clip_objectives() if objectives is None else objectives
         self._add_losses(identities, switches, view_weight, attribute_weight, orthogonality)
-        self._declare_inputs(view)
+        self.set_view_source(view)
+        if self.schema:
+            self.training_inputs |= {"attributes"}
         self.embeds_attributes = switches.embeds_attributes
         self.drop_attributes = require_within("drop_attributes", drop_attributes, 0, 1)
         self.cache_text = True
 
     def forward(self, batch: Batch) -> SVPROutputs:
-        """Encode a batch and run the heads. At test time nothing is told of attributes, whatever the batch has."""
-        predicted = self._predict(batch)
-        views = self._views(batch, predicted)
+        """Encode a batch and run the heads. At test time no sentence names attributes, whatever the batch has."""
+        predicted = self.predict_views(batch)
+        views = self.select_views(batch, predicted)
         use_cache = self.cache_text and not self.training
-        features = self.backbone(batch.images, views, self._attributes(batch), use_cache)
-        by_part = self._identify(features.parts, batch.pids)
+        features = self.backbone(batch.images, views, self._select_attributes(batch), use_cache)
+        by_part = self._run_heads(features.parts, batch.pids)
         view = self.view_head(features.view, views) if self.view_head else None
         return SVPROutputs(features, *by_part, view, predicted)
 
     def losses(self, outputs: SVPROutputs, batch: Batch) -> dict[str, Tensor]:
-        """Return the weighted terms of Eq. 12, and the view predictor's own."""
+        """Return the terms of Eq. 12: L_reid (Eq. 9), L_view (Eq. 10) and L_attr (Eq. 11), and the view predictor's."""
         features, heads, bare = outputs.features, {"": outputs.identity}, {}
         if not self.one_head:
             parts = {"_cvpr": outputs.cvpr, "_local": outputs.local}
@@ -148,7 +155,7 @@ class SVPR(ReIDMethod):
             bare = {"_entering": features.entering}
         terms = dict(compute_reid_losses(self.objectives, heads, bare, batch))
         if outputs.view is not None:
-            words = self.words.labels(require_given("views", batch.views), batch.platforms)
+            words = self.view_classes.encode(require_given("views", batch.views), batch.platforms)
             terms["loss_view"] = self.view_loss(outputs.view.logits, words)
             terms["loss_orthogonal"] = self.orthogonal_loss(features.identity, features.view)
             terms["loss_view_predictor"] = self.predictor_loss(outputs.predicted, words)
@@ -162,29 +169,16 @@ class SVPR(ReIDMethod):
         attribute_parts = [features.attributes.vector] if self.embeds_attributes and features.attributes else []
         return torch.cat([*features.parts, *attribute_parts], dim=1)
 
-    @property
-    def predicts_views(self) -> bool:
-        """Whether there is a view predictor."""
-        return self.view_predictor is not None
-
-    def predicted_views(self, outputs: SVPROutputs) -> Tensor | None:
-        """Return the views that test images were taken for, (B,); None where they were given."""
-        return None if outputs.predicted is None else self.words.meant(outputs.predicted.argmax(dim=1))[0]
-
-    def fill_views(self, batch: Batch) -> Batch:
-        """Return a batch whose unknown views, and platforms, are those of the view predictor."""
-        if self.view_predictor is None:
-            return batch
-        logits = self._logits(self.view_predictor, batch)
-        views, platforms = self.words.meant(self.words.fitting(logits, batch.views).argmax(dim=1))
-        return batch.with_(views=known_or(batch.views, views), platforms=known_or(batch.platforms, platforms))
+    def embed_patches(self, images: Tensor) -> Tensor:
+        """Return the patch embeddings with their positions, before any block: (B, 3, rows, cols) -> (B, P, C)."""
+        return self.backbone.image.patches(images)
 
     def predict_attributes(self, outputs: SVPROutputs) -> list[list[AttributeGuess]]:
-        """Return what each image's attributes are taken for, in the schema's order."""
-        switches = outputs.features.attributes
-        if self.schema is None or switches is None:
+        """Return each image's predicted attributes, in the schema's order."""
+        attributes = outputs.features.attributes
+        if self.schema is None or attributes is None:
             raise InputError("the model has no attributes: train it with ASMoE on a dataset that has them")
-        surest = [each.softmax(dim=1).max(dim=1) for each in switches.logits]  # M of (B,), (B,)
+        surest = [each.softmax(dim=1).max(dim=1) for each in attributes.logits]  # M of (B,), (B,)
         columns = [
             [AttributeGuess(name, values[label], sure) for sure, label in zip(*map(Tensor.tolist, found), strict=True)]
             for (name, values), found in zip(self.schema.groups.items(), surest, strict=True)
@@ -193,71 +187,37 @@ class SVPR(ReIDMethod):
 
     def _add_heads(self, make_head: Callable[[int, int], nn.Module], identities: int, switches: Variant) -> None:
         width, parts = self.backbone.image.width, 3 if self.backbone.cvpr else 1
-        words = len(self.words.distinct)
+        words = len(self.view_classes)
         self.one_head = switches.one_head
         several = parts > 1 and not switches.one_head
         self.head = make_head(width if several else parts * width, identities)
         self.cvpr_head = make_head(width, identities) if several else None
         self.local_head = make_head(width, identities) if several else None
-        self.view_head = make_head(width, switches.view_classes or words) if self.backbone.vdfe else None
+        self.view_head = make_head(width, switches.view_head_classes or words) if self.backbone.vdfe else None
         self.view_predictor = ViewPredictor(width, classes=words) if self.backbone.vdfe else None
 
     def _add_losses(
         self, identities: int, switches: Variant, view_weight: float, attribute_weight: float | None, orthogonality: str
     ) -> None:
-        words = len(self.words.distinct)
+        words = len(self.view_classes)
         self.view_loss = ViewLoss(
-            view_weight, switches.view_classes or words, switches.view_smoothing, max(identities, 1)
+            view_weight, switches.view_head_classes or words, switches.view_smoothing, max(identities, 1)
         )
         self.orthogonal_loss = OrthogonalLoss(view_weight, orthogonality)
         self.predictor_loss = ViewLoss(classes=words)
         self.attribute_loss = AttributeLoss(switches.attribute_weight if attribute_weight is None else attribute_weight)
 
-    def _declare_inputs(self, view: str) -> None:
-        self.view_source = view if self.backbone.vdfe else ""
-        if self.backbone.vdfe:
-            self.training_inputs |= self.words.inputs
-        if self.view_source == "given":
-            self.inference_inputs |= self.words.inputs
-        if self.schema:
-            self.training_inputs |= {"attributes"}
-
-    def _predict(self, batch: Batch) -> Tensor | None:
-        """Run the view predictor where it is learned or asked."""
-        if self.view_predictor is None or not (self.training or self.view_source == "predicted"):
-            return None
-        return self._logits(self.view_predictor, batch)
-
-    def _logits(self, predictor: ViewPredictor, batch: Batch) -> Tensor:
-        return predictor.classify(self.backbone.image.patches(require_given("images", batch.images)))
-
-    def _identify(
+    def _run_heads(
         self, parts: tuple[Tensor, ...], pids: Tensor | None
     ) -> tuple[HeadOutputs, HeadOutputs | None, HeadOutputs | None]:
-        """Run the heads of identities: one a part, or one on all of them side by side."""
+        """Run the identity heads: one for each part, or one on all of them side by side."""
         if self.cvpr_head is None or self.local_head is None:
             return self.head(torch.cat(parts, dim=1), pids), None, None
         identity, cvpr, local = parts
         return self.head(identity, pids), self.cvpr_head(cvpr, pids), self.local_head(local, pids)
 
-    def _views(self, batch: Batch, predicted: Tensor | None) -> Tensor | None:
-        """Return each view's word: in training the true one, at test time that which `view_source` says."""
-        if not self.backbone.vdfe:
-            return None
-        if not self.training and predicted is not None:
-            return predicted.argmax(dim=1)
-        way_out = "training has no way around it" if self.training else "view='predicted' needs none"
-        absent = [name for name in ("views", "platforms") if name in self.words.inputs - batch.present().keys()]
-        if batch.views is None or absent:
-            raise InputError(f"{absent[0]}=None, but SVPR-ReID needs the {absent[0][:-1]} of every image; {way_out}")
-        words = self.words.labels(batch.views, batch.platforms)
-        if (words == UNKNOWN).any():
-            name = "views" if (batch.views == UNKNOWN).any() else "platforms"
-            raise InputError(f"{name} has {UNKNOWN} (unknown), but SVPR-ReID needs it of every image; {way_out}")
-        return words
-
-    def _attributes(self, batch: Batch) -> Tensor | None:
-        """Return the attributes to tell: in training the true ones, or of some images none, at test time none."""
+    def _select_attributes(self, batch: Batch) -> Tensor | None:
+        """Return the attributes that sentences name: in training the true ones, of some images none; else None."""
         if not (self.training and self.schema):
             return None
         if batch.attributes is None:
@@ -278,8 +238,8 @@ def compute_reid_losses(
 
     Args:
         objectives: name -> loss.
-        heads: ending of the name -> what a head gave; the first counts fully.
-        features: ending of the name -> features without a head, (B, C), for losses of features alone.
+        heads: ending of the name -> outputs of a head; the first counts fully.
+        features: ending of the name -> features without a head, (B, C), for losses of features only.
         batch: the batch.
     """
     bare = {ending: HeadOutputs(values, values) for ending, values in features.items()}

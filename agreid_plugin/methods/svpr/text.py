@@ -22,13 +22,14 @@ from agreid_plugin.data.attributes import AttributeSchema, is_known
 from agreid_plugin.data.sentences import attribute_sentence, prompt_positions, view_sentence, view_word_position
 from agreid_plugin.errors import InputError, require_given, require_known
 from agreid_plugin.nn.clip import TextTower
-from agreid_plugin.types import PLATFORMS, UNKNOWN, View
+from agreid_plugin.nn.view_predictor import ViewClasses
+from agreid_plugin.types import PLATFORMS, UNKNOWN, Batch, View, known_or
 
 WORDS = {"cctv": "ground", "wearable": "ground", "uav": "aerial"}
 """The paper's two words."""
 
 
-class ViewWords:
+class ViewWords(ViewClasses):
     """A word for each platform. Words are counted in the order cctv, wearable, uav, equal ones once.
 
     Attributes:
@@ -39,7 +40,7 @@ class ViewWords:
         >>> words = ViewWords()
         >>> words.distinct
         ('ground', 'aerial')
-        >>> words.labels(views=torch.tensor([View.AERIAL, View.GROUND, UNKNOWN]))
+        >>> words.encode(views=torch.tensor([View.AERIAL, View.GROUND, UNKNOWN]))
         tensor([ 1,  0, -1])
     """
 
@@ -57,23 +58,29 @@ class ViewWords:
         if words["wearable"] != words["cctv"]:
             self.inputs |= {"platforms"}
 
-    def labels(self, views: Tensor, platforms: Tensor | None = None) -> Tensor:
-        """Return each image's word, `UNKNOWN` where nothing tells it: (B,), (B,) -> (B,).
+    def __len__(self) -> int:
+        return len(self.distinct)
 
-        An aerial image has the word of a drone. A ground image has that of its platform where this counts.
+    def encode(self, views: Tensor, platforms: Tensor | None = None) -> Tensor:
+        """Return each image's word, `UNKNOWN` without one: (B,), (B,) -> (B,).
+
+        An aerial image has the word of a drone. A ground image has that of its platform where the words differ.
         """
         table = torch.tensor([*self.by_platform, UNKNOWN], device=views.device)  # the last also answers to UNKNOWN
         ground = table[platforms] if "platforms" in self.inputs else table[PLATFORMS.index("cctv")]
         aerial = table[PLATFORMS.index("uav")]
         return ground.where(views == View.GROUND, aerial.where(views == View.AERIAL, UNKNOWN))
 
-    def meant(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the view and the platform that words stand for, the first platform of several: (B,) -> (B,), (B,)."""
-        platforms = self._platforms(labels.device)
-        return self._views(labels.device)[labels], platforms[labels]
+    def decode(self, classes: Tensor, batch: Batch) -> Batch:
+        """Return a batch in which views and platforms of these words stand for unknown ones.
 
-    def fitting(self, logits: Tensor, views: Tensor | None) -> Tensor:
-        """Return the logits of words with those out that a known view does not have: (B, words), (B,) -> (B, words)."""
+        A word of several platforms stands for the first.
+        """
+        views, platforms = self._views(classes.device)[classes], self._platforms(classes.device)[classes]
+        return batch.with_(views=known_or(batch.views, views), platforms=known_or(batch.platforms, platforms))
+
+    def mask(self, logits: Tensor, views: Tensor | None) -> Tensor:
+        """Return the logits without the words that a known view excludes: (B, words), (B,) -> (B, words)."""
         if views is None:
             return logits
         other = (views[:, None] != UNKNOWN) & (self._views(logits.device) != views[:, None])
@@ -169,6 +176,8 @@ class SentenceEncoder(nn.Module):
     def sentence(self, kind: str, row: Row) -> str:
         """Return the sentence that tells these labels."""
         if kind == VIEW:
+            if row[0] == UNKNOWN:
+                raise InputError(f"views has {UNKNOWN} (unknown), but a sentence names the view of every image")
             return view_sentence(self.words[row[0]], self.prompts)
         schema = require_given("schema", self.schema)
         for label, (name, values) in zip(row, schema.groups.items(), strict=True):

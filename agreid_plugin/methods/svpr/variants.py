@@ -33,7 +33,7 @@ class Variant:
     # Heads and losses
     one_head: bool  # Eq. 9 on all parts side by side, rather than on each
     embeds_attributes: bool  # f_asmoe is a part of the embedding
-    view_classes: int | None  # of the view's head; as many as there are words without a number
+    view_head_classes: int | None  # of the view's head; as many as there are words without a number
     view_smoothing: float  # of the view's labels, divided among the number of identities
     attribute_weight: float  # beta in Eq. 12
 
@@ -51,7 +51,7 @@ VARIANTS = {
         momentum=True,
         one_head=True,
         embeds_attributes=False,
-        view_classes=None,
+        view_head_classes=None,
         view_smoothing=0.0,
         attribute_weight=0.1,
     ),
@@ -67,7 +67,7 @@ VARIANTS = {
         momentum=False,
         one_head=False,
         embeds_attributes=True,
-        view_classes=3,
+        view_head_classes=3,
         view_smoothing=0.1,
         attribute_weight=0.05,
     ),

@@ -1,10 +1,20 @@
 """ViSA: View-aware Semantic Alignment (CVPR 2026).
 
 An encoder separates identity from view (VAB), experts turn both into query tokens (ETGM), each query is moved among
-the patches it belongs to, and all are fused to one local feature (DLFM).
+its nearest patches, and all are fused to one local feature (DLFM). In the paper's order:
+
+| section | equations | module |
+|---|---|---|
+| 3.2 VAB | | `nn.view_token_vit.DecoupledEncoder`, which `backbone.build_vab` makes of a ViT |
+| 3.3 ETGM | 4-7 | `etgm`, with the experts and routers of `nn.experts` |
+| 3.4 DLFM | 8-13 | `dlfm`, with the graph layer of `nn.graph` |
+| 3.5 losses | 14-20 | `method` |
+
+`reference` has the equations as printed, with loops: the fast modules are tested against it. `variants` lists where the
+paper and the released code differ; `convert` reads released checkpoints.
 """
 
-from agreid_plugin.methods.visa.backbone import ViSABackbone, ViSAFeatures, build_backbone
+from agreid_plugin.methods.visa.backbone import ViSABackbone, ViSAFeatures, build_backbone, build_vab
 from agreid_plugin.methods.visa.dlfm import DLFM, GraphBranch
 from agreid_plugin.methods.visa.etgm import ETGM, PlainQueries, Queries
 from agreid_plugin.methods.visa.method import ViSA, ViSAOutputs
@@ -23,4 +33,5 @@ __all__ = [
     "ViSAFeatures",
     "ViSAOutputs",
     "build_backbone",
+    "build_vab",
 ]

@@ -1,4 +1,4 @@
-"""ViSA's backbone: view-aware encoder, ETGM and DLFM, whole or with modules left out as in Table 2.
+"""ViSA's backbone: view-aware encoder (VAB, Sec. 3.2), ETGM and DLFM, any of them left out as in Table 2.
 
 Shapes: B images, D width.
 """
@@ -21,7 +21,7 @@ from agreid_plugin.types import View
 
 @dataclass(frozen=True)
 class ViSAFeatures:
-    """What the backbone makes of images; `local` and `queries` are None without their modules."""
+    """Outputs of the backbone; `local` and `queries` are None without their modules."""
 
     encoded: EncoderOutputs
     queries: Queries | None = None
@@ -77,7 +77,7 @@ def build_backbone(
     tokens: int = 16,
     neighbors: int = 64,
 ) -> ViSABackbone:
-    """Build the backbone of a variant, whole or with modules left out as in Table 2.
+    """Build the backbone of a variant, any of its modules left out as in Table 2.
 
     Args:
         vit: the transformer, with one extra token for VAB and none without it.
@@ -110,5 +110,8 @@ def build_backbone(
 
 
 def build_vab(vit: VisionTransformer, switches: Variant) -> DecoupledEncoder:
-    """Build VAB: a token for each view, subtracted after every block but the last, whose norm comes first."""
+    """Build VAB (Sec. 3.2): a token for each view, subtracted from CLS after every block; see `DecoupledEncoder`.
+
+    After the last block the final norm comes before the subtraction.
+    """
     return DecoupledEncoder(vit, len(View), switches.tokens_per_block, subtractions=vit.depth - 1)

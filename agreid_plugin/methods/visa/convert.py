@@ -1,4 +1,4 @@
-"""Checkpoints of the released VDT and ViSA.
+"""Conversion of released VDT and ViSA checkpoints.
 
 The released ViSA trains 36 M parameters that reach no output; they are dropped, and listed. Its view classifier counts
 aerial as 1 and ground as 0; here it is the other way round, as everywhere.
@@ -83,7 +83,7 @@ def convert_visa(state: State) -> Converted:
 
 
 def _to_our_names(made: State) -> dict[str, Tensor]:
-    """Return heads in the names of `BNNeck`, and the view's with its classes in our order."""
+    """Rename heads as in `BNNeck`, and put the view head's classes in our order."""
     return {_rename_neck(key): _swap_views(key, value) for key, value in made.items()}
 
 

@@ -1,4 +1,4 @@
-"""DLFM, the Dual-branch Local Fusion Module of ViSA (Sec. 3.4, Eqs. 8-13).
+"""Dual-branch Local Fusion Module (DLFM) of ViSA (Sec. 3.4, Eqs. 8-13).
 
 Shapes: B images, D width, N patches, M queries a branch, K patches in a graph.
 """
@@ -16,7 +16,9 @@ from agreid_plugin.nn.view_token_vit import EncoderOutputs
 
 
 class GraphBranch(nn.Module):
-    """Queries of one branch among their patches: Q + LN(graph(Q)) (Eqs. 8-12).
+    """Queries of one branch, moved among their patches: Q + LN(graph(Q)) (Eqs. 8-12).
+
+    Plain form: `reference.move_queries`.
 
     Args:
         graph: the graph layer, which two branches may share.
@@ -38,7 +40,7 @@ class GraphBranch(nn.Module):
         return self.norm(self.move(queries, feature, patches)) + queries
 
     def move(self, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
-        """Return what the graph layer makes of the queries, before the norm."""
+        """Run the graph layer on the queries, without the norm."""
         if not self.gradient:
             queries, patches = queries.detach(), patches.detach()
         nearest = self.nearest(queries, feature, patches)
@@ -57,6 +59,8 @@ class GraphBranch(nn.Module):
 
 class DLFM(nn.Module):
     """Dual-branch Local Fusion Module: one local feature from the queries of both branches (Eqs. 8-13).
+
+    Plain form: `reference.fuse`.
 
     Args:
         width: width of queries and patches.

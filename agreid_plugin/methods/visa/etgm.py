@@ -1,4 +1,4 @@
-"""ETGM, the Expert-driven Token Generation Module of ViSA (Sec. 3.3, Eqs. 4-7).
+"""Expert-driven Token Generation Module (ETGM) of ViSA (Sec. 3.3, Eqs. 4-7).
 
 Shapes: B images, D width, E experts a group, k chosen experts, M queries a branch.
 """
@@ -17,7 +17,7 @@ from agreid_plugin.types import View
 
 @dataclass(frozen=True)
 class Queries:
-    """Query tokens of both branches, and how they were routed."""
+    """Query tokens of both branches, and their routing."""
 
     invariant: Tensor  # (B, M, D)
     specific: Tensor  # (B, M, D)
@@ -25,7 +25,7 @@ class Queries:
     by_view: Routing | None = None
 
     def routers(self, views: Tensor) -> list[tuple[Tensor, Tensor | None]]:
-        """Return each router's probabilities, (B, E), and the images it serves, (B,), or None for all."""
+        """Return each router's probabilities, (B, E), and the images it routes, (B,), or None for all."""
         shared, by_view = require_given("shared", self.shared), require_given("by_view", self.by_view)
         return [(shared.probabilities, None), *((by_view.probabilities, views == view) for view in View)]
 
@@ -34,7 +34,8 @@ class ETGM(nn.Module):
     """Expert-driven Token Generation Module: queries from identity and view features (Eqs. 4-7).
 
     The identity feature goes to experts that all images share, the view feature to those of the image's view; all
-    stand in one bank, in the order shared, aerial, ground, and run together.
+    stand in one bank, in the order shared, aerial, ground, and run together. Plain form:
+    `reference.generate_queries`.
 
     Args:
         width: width of features and queries.
@@ -65,7 +66,7 @@ class ETGM(nn.Module):
 
 
 class PlainQueries(nn.Module):
-    """What stands in for ETGM when it is left out: learned tokens to which the branch's feature is added."""
+    """Replacement of ETGM where it is left out: learned tokens to which the branch's feature is added."""
 
     needs_views = False
 

@@ -1,7 +1,7 @@
-"""ViSA's equations as printed, loops and all, on the weights of the fast modules: what those are held against.
+"""Reference form of ViSA: its equations as printed, with loops, on the weights of the fast modules.
 
 Attention is softmax(Q K^T) V written out, experts run one after another behind masks, and each query has a graph
-of its own whose nodes all pass the layer. Slow on purpose; for tests and for `tools/bench`.
+of its own whose nodes all pass the layer. Slow on purpose; tests and `tools/bench` compare the fast modules with it.
 
 Shapes: B images, D width, N patches, E experts a group, k chosen experts, M queries a branch, K patches in a graph,
 V vectors sent to one expert, T tokens.
@@ -26,7 +26,7 @@ from agreid_plugin.types import View
 
 
 class ReferenceBackbone(ViSABackbone):
-    """The modules of another backbone, run literally."""
+    """The modules of another backbone, run in the reference form."""
 
     def __init__(self, backbone: ViSABackbone):
         super().__init__(backbone.encoder, backbone.queries, backbone.fusion)
@@ -37,7 +37,7 @@ class ReferenceBackbone(ViSABackbone):
 
 
 def encode_features(backbone: ViSABackbone, images: Tensor, views: Tensor | None = None) -> ViSAFeatures:
-    """Return what the backbone makes of images, the slow way: (B, 3, rows, cols), (B,)."""
+    """Return the features of images in the reference form: (B, 3, rows, cols), (B,)."""
     encoded = encode(backbone.encoder, images, views)
     make = backbone.queries
     if make is None or backbone.fusion is None:
@@ -50,7 +50,7 @@ def encode_features(backbone: ViSABackbone, images: Tensor, views: Tensor | None
 
 
 def encode(encoder: Encoder, images: Tensor, views: Tensor | None = None) -> EncoderOutputs:
-    """Run an encoder block by block (Sec. 3.2): the view's token joins, and CLS sheds it after each block."""
+    """Run an encoder block by block (Sec. 3.2): the view's token joins, and is subtracted from CLS after each block."""
     vit, view_tokens, subtractions = encoder.vit, None, 0
     if isinstance(encoder, DecoupledEncoder):
         learned, subtractions = encoder.view_tokens, encoder.subtractions
@@ -104,8 +104,8 @@ def run_expert(bank: TokenExperts, number: int, vectors: Tensor, cross: tuple[Te
         bank: the experts.
         number: which of them.
         vectors: (V, D).
-        cross: query and key projections of the cross-attention, each (D, D). The bank has none, for they cannot
-            matter; without any given, two matrices at hand take their place, so that their cost is there.
+        cross: query and key projections of the cross-attention, each (D, D). The bank has none, since they cannot
+            change the result; None runs two other matrices of the bank in their place, at the same cost.
 
     Returns:
         (V, M, D).
@@ -134,9 +134,9 @@ def mix(bank: TokenExperts, first: int, routing: Routing, vectors: Tensor) -> Te
 
     Args:
         bank: the experts of all groups.
-        first: where the group starts in the bank.
-        routing: which of the group each vector goes to.
-        vectors: what the experts are given.
+        first: number of the group's first expert in the bank.
+        routing: experts of the group for each vector.
+        vectors: inputs of the experts.
     """
     total = vectors.new_zeros(len(vectors), *bank.tokens.shape[1:])
     for number in range(routing.logits.shape[1]):
@@ -149,7 +149,7 @@ def mix(bank: TokenExperts, first: int, routing: Routing, vectors: Tensor) -> Te
 
 
 def generate_queries(etgm: ETGM, identity: Tensor, view: Tensor, views: Tensor) -> Queries:
-    """Run ETGM (Eqs. 4-7): the shared group on all images, then each view's group on its own."""
+    """Run ETGM (Eqs. 4-7): the shared group on all images, then each view's group on the images of that view."""
     shared = route(etgm.shared_router, identity)
     group_size = shared.logits.shape[1]
     invariant = mix(etgm.experts, 0, shared, identity)
@@ -188,7 +188,7 @@ def move_query(weight: Tensor, query: Tensor, patches: Tensor) -> Tensor:
 
 
 def move_queries(branch: GraphBranch, queries: Tensor, feature: Tensor, patches: Tensor) -> Tensor:
-    """Return what a branch's graph layer makes of its queries, image by image and query by query.
+    """Run a branch's graph layer on its queries, image by image and query by query.
 
     (B, M, D), (B, D), (B, N, D) -> (B, M, D), before the norm.
     """

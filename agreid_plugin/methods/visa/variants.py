@@ -1,4 +1,4 @@
-"""The two readings of ViSA: the paper's text, and what the released code does."""
+"""Variants of ViSA: the paper's text, and the released code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from agreid_plugin.errors import require_known
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """Where the paper and the released code part. `projects/ViSA/README.md` has the table."""
+    """Switches for what differs between paper and released code. `projects/ViSA/README.md` has the table."""
 
-    tokens_per_block: bool  # view tokens of every block's own (Sec. 3.2), not of the first alone
+    tokens_per_block: bool  # view tokens for every block (Sec. 3.2), not for the first only
     patches_per_query: bool  # each query chooses its patches (Eq. 8), not one choice by Z for a branch
     graph_per_branch: bool  # a graph layer for each branch (Eq. 12), not one for both
     graph_gradient: bool  # gradients reach queries and patches through the graph
-    fuse_cls: bool  # the class token, less the view's, takes part in the fusion (Eq. 13), not a learned one
+    fuse_cls: bool  # the class token minus the view token enters the fusion (Eq. 13), not a learned one
     balance_weight: float  # lambda in Eq. 20
     neck_sees_cls: bool  # the head's norm keeps statistics of class tokens too; see `VDT`
     over_nonzero: bool  # cross-entropy over the images whose loss is not zero; see `IdentityLoss`
@@ -46,5 +46,5 @@ VARIANTS = {
 
 
 def get_variant(variant: str) -> Variant:
-    """Return the reading of this name."""
+    """Return the variant of this name."""
     return VARIANTS[require_known("variant", variant, VARIANTS)]
