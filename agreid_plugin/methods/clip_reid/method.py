@@ -1,7 +1,7 @@
-"""CLIP's image tower as a baseline, and CLIP-ReID (AAAI 2023), which first learns a sentence for every identity.
+"""CLIP baseline, and CLIP-ReID (AAAI 2023), which first learns a sentence for every identity.
 
 CLIP-ReID trains twice. The first stage learns four words an identity, so that the sentence `A photo of a X X X X
-person.` lies near the identity's images; nothing else changes. The second stage trains the image tower, with the
+person.` is close to the identity's images; nothing else changes. The second stage trains the image tower, with the
 sentences as one more classifier.
 
 Shapes: B images, I identities, K words, L tokens, C width of the image tower, D of the text tower, E of both projected.
@@ -33,7 +33,7 @@ MakeHead = Callable[[int, int], nn.Module]
 
 @dataclass(frozen=True)
 class CLIPOutputs:
-    """What the two methods make of a batch; the baseline has the first part alone."""
+    """Outputs of both methods; the baseline has only the first part."""
 
     identity: HeadOutputs  # of CLS after the final norm, (B, C)
     projected: HeadOutputs | None = None  # of the same, projected: (B, E)
@@ -46,8 +46,8 @@ class CLIPBaseline(ReIDMethod):
     Args:
         image: the tower; its projection is not used.
         identities: number of identities to train on.
-        make_head: makes the head; a `BNNeck` without it.
-        objectives: name -> loss of the head; `clip_objectives` with a soft margin without any.
+        make_head: makes the head; None for `BNNeck`.
+        objectives: name -> loss of the head; None for `clip_objectives` with a soft margin.
         neck: compare images by features `before` the head's norm or `after` it.
     """
 
@@ -82,17 +82,17 @@ class CLIPBaseline(ReIDMethod):
 class CLIPReID(ReIDMethod):
     """L = 0.25 sum of 2 L_id + sum of 3 L_tri + L_i2t: identities of two features, triplets of three, texts.
 
-    The first stage is `learn_prompts`; until it has run, or weights with its result are loaded, there are no texts to
-    train with. The text tower is frozen from the start, and no optimizer sees the prompts, which are a buffer. They
-    are not in the state dict: what the second stage needs of them are the texts' features, which are.
+    The first stage is `learn_prompts`; before it has run, or weights with its result are loaded, there are no texts to
+    train with. The text tower is always frozen, and the prompts are a buffer, which no optimizer sees. They are not in
+    the state dict: the second stage needs only the texts' features, which are.
 
     Args:
         image: the image tower.
         text: the text tower.
         identities: number of identities to train on.
-        make_head: makes a head of a width and a number of classes; a `BNNeck` without it.
-        objectives: name -> loss of each head, and of the feature without a head where features are enough;
-            `clip_objectives` with a margin of 0.3 without any.
+        make_head: makes a head of a width and a number of classes; None for `BNNeck`.
+        objectives: name -> loss of each head, and for losses of features of the feature without a head; None for
+            `clip_objectives` with a margin of 0.3.
         text_loss: of the products of projected features and texts, which are neither normalized nor scaled.
         neck: compare images by features `before` the heads' norms or `after` them.
     """
@@ -149,13 +149,13 @@ class CLIPReID(ReIDMethod):
 
     @torch.no_grad()
     def image_features(self, images: Tensor) -> Tensor:
-        """Return what the first stage compares with texts: (B, 3, rows, cols) -> (B, E)."""
+        """Return the features that the first stage compares with texts: (B, 3, rows, cols) -> (B, E)."""
         return self.image.project(self.image(images).tokens[:, 0])
 
     def text_features(self, labels: Tensor) -> Tensor:
         """Return the features of identities' sentences: (n,) -> (n, E).
 
-        Only the tokens up to the sentence's end are computed: none of them sees a later one.
+        Only the tokens up to the sentence's end are computed: none of them attends to a later one.
         """
         tokens = self.sentence.expand(len(labels), -1)
         embedded = self.text.embed(tokens)  # (n, L, D)
@@ -176,7 +176,7 @@ class CLIPReID(ReIDMethod):
 
 
 class TextClassifier(nn.Module):
-    """A classifier whose weights are the features of sentences; they are nothing until they are kept or loaded."""
+    """A classifier whose weights are the features of sentences; zeros until they are computed or loaded."""
 
     weight: Tensor  # (I, E)
 
@@ -188,7 +188,7 @@ class TextClassifier(nn.Module):
     @property
     def ready(self) -> bool:
         """Whether there are sentences to learn from."""
-        self._ready = self._ready or bool(self.weight.any())  # asked once: looking is waiting on a GPU
+        self._ready = self._ready or bool(self.weight.any())  # checked once: on a GPU it waits
         return self._ready
 
     def forward(self, features: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def _tokenize_sentence(text: TextTower) -> Tensor:
 
 
 def _shrink_classifier(head: nn.Module) -> nn.Module:
-    """Start a `BNNeck`'s classifier at a tenth of its usual size, as released: rates of 5e-6 change it slowly."""
+    """Draw a `BNNeck`'s classifier a tenth of its usual size, as released: rates of 5e-6 change it slowly."""
     if isinstance(head, BNNeck):
         nn.init.normal_(head.classifier.weight, std=0.001)
     return head

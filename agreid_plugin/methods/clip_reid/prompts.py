@@ -1,4 +1,4 @@
-"""CLIP-ReID's first stage: the words of every identity's sentence are learned from features of its images.
+"""First stage of CLIP-ReID: learning the prompts of every identity's sentence from features of its images.
 
 Shapes: n training images, E width of features.
 """
@@ -18,7 +18,7 @@ from agreid_plugin.methods.clip_reid.method import CLIPReID
 
 @dataclass(frozen=True)
 class PromptSchedule:
-    """How the first stage learns: Adam, a linear warm-up and a cosine, both by epoch."""
+    """Schedule of the first stage: Adam, a linear warm-up and a cosine, both by epoch."""
 
     epochs: int = 120
     rate: float = 3.5e-4
@@ -51,14 +51,14 @@ def learn_prompts(
     report: Callable[[int, float], None] = lambda _epoch, _loss: None,
     half: bool = False,
 ) -> list[float]:
-    """Run the first stage: learn the prompts, and nothing else, then keep the texts.
+    """Run the first stage: learn only the prompts, then keep the texts.
 
     Args:
-        method: its prompts are learned from where they are.
+        method: the method; its present prompts are the start.
         image_features: of all training images, (n, E), from `CLIPReID.image_features`.
         labels: their identities, (n,).
-        schedule: how.
-        seed: of the order of images, which is drawn anew each epoch.
+        schedule: learning rates and epochs.
+        seed: of the order of images, which is drawn in each epoch.
         report: called after each epoch with its number and its mean loss.
         half: compute in float16 where the device is a GPU.
 
@@ -66,7 +66,7 @@ def learn_prompts(
         The mean loss of each epoch.
 
     Raises:
-        InputError: the loss is not a number any more.
+        InputError: the loss is no longer a number.
     """
     optimizer = torch.optim.Adam([method.prompts.requires_grad_(True)], weight_decay=schedule.weight_decay)
     scaler = torch.amp.GradScaler(method.prompts.device.type, enabled=half and method.prompts.is_cuda)

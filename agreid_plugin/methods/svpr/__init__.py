@@ -1,7 +1,18 @@
 """SVPR-ReID: Semantic-driven Visual Progressive Refinement (AAAI 2026).
 
-CLIP's text encoder tells the image encoder the view, which features then shed (VDFE); experts read attributes that the
-text names (ASMoE); and a query of both refines the patches that matter (CVPR).
+Sentences of CLIP's text encoder give the image encoder a token of the view, which is then subtracted from the features
+(VDFE); experts predict the attributes that sentences name (ASMoE); and a query of both refines the patches that matter
+(CVPR). In the paper's order:
+
+| equations | module |
+|---|---|
+| 1-4 | `vdfe`: VDFE, with the sentences of `text` |
+| 5-7 | `asmoe`: ASMoE |
+| 8 | `cvpr`: CVPR |
+| 9-12 | `method`: heads and losses |
+
+`variants` lists where the paper and the released code differ; `convert` reads released checkpoints.
+`text.encode_per_image` is the plain form of encoding each sentence once.
 """
 
 from agreid_plugin.methods.svpr.asmoe import ASMoE, AttributeFeatures

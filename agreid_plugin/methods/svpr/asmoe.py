@@ -1,4 +1,4 @@
-"""ASMoE, the Attribute-Scattered Mixture of Experts of SVPR-ReID (Eqs. 5-7).
+"""Attribute-Scattered Mixture of Experts (ASMoE) of SVPR-ReID (Eqs. 5-7).
 
 Shapes: B images, P patches, C width, E width of the text's outputs, M attributes of V_m values, k chosen attributes.
 """
@@ -21,11 +21,11 @@ from agreid_plugin.nn.experts import run_in_own_precision
 
 @dataclass(frozen=True)
 class AttributeFeatures:
-    """What the experts make of an image's attributes."""
+    """Outputs of the experts of attributes."""
 
     vector: Tensor  # (B, C) f_asmoe
     logits: list[Tensor]  # M of (B, V_m)
-    tokens: Tensor  # (B, M, C) an attribute's token, from the experts
+    tokens: Tensor  # (B, M, C) from the experts, one an attribute
     scores: Tensor  # (B, M) by which attributes are chosen
     chosen: Tensor  # (B, k) strongest first
     gates: Tensor  # (B, M, experts) logits of the gate
@@ -40,13 +40,12 @@ class QuickGELU(nn.Module):
 
 
 class AttributeExperts(nn.Module):
-    """A mixture of MLPs with a linear gate: the sum of what they make of a vector, weighted by the gate's softmax.
+    """A mixture of MLPs with a linear gate: the sum of their outputs, weighted by the gate's softmax.
 
     Args:
         width: C.
         experts: number of MLPs.
-        top_k: how many of them count; the weights of the others become 0 and the rest stay as they are. All without
-            a number.
+        top_k: how many of them count; the weights of the others become 0, the rest are not scaled. None for all.
     """
 
     def __init__(self, width: int, experts: int = 4, top_k: int | None = None):
@@ -65,7 +64,7 @@ class AttributeExperts(nn.Module):
         return (weights.unsqueeze(-1).to(made.dtype) * made).sum(dim=-2), logits
 
     def record_routing(self, arguments: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> RoutingRecord:  # noqa: ARG002
-        """Tell who counts experts where the vectors of a call went."""
+        """Return the routing of a call; see `Mixture`."""
         logits = outputs[1].detach().flatten(0, -2)
         return RoutingRecord(self._gate(logits), self.top_k, (range(len(self.experts)),))
 
@@ -100,9 +99,9 @@ class ScoredFusion(nn.Module):
 
 
 class RoutedFusion(nn.Module):
-    """The released code's Eq. 7: scores of what enters the experts, weighted by a softmax over the chosen alone.
+    """The released code's Eq. 7: scores of what enters the experts, weighted by a softmax over the chosen only.
 
-    A score is the mean of an MLP's outputs, which goes through one hidden number.
+    A score is the mean of the outputs of an MLP with one hidden unit.
 
     Args:
         width: C.
@@ -149,7 +148,7 @@ class ASMoE(nn.Module):
         width: C.
         sizes: V_m, the number of values of each attribute.
         experts: number of experts.
-        top_k: experts that count for an attribute; all without a number.
+        top_k: experts that count for an attribute; None for all.
         ratio: share of the attributes that are chosen, at least one.
         scored_experts: see `Variant`.
     """
@@ -178,7 +177,7 @@ class ASMoE(nn.Module):
         self.heads = AttributeHeads(width, sizes)
 
     def forward(self, text: Tensor, patches: Tensor, identity: Tensor) -> AttributeFeatures:
-        """Read attributes: T + Mean(P) of the text (B, E), (B, P, C), (B, C)."""
+        """Predict attributes from T + Mean(P) of the text, patches and identity: (B, E), (B, P, C), (B, C)."""
         context = self.context(text, patches)
         entering = (identity + context).unsqueeze(1) + self.prompts  # (B, M, C)
         tokens, gates = self.experts(entering)
@@ -186,7 +185,7 @@ class ASMoE(nn.Module):
         return AttributeFeatures(vector, self.heads(tokens), tokens, scores, chosen, gates)
 
     def context(self, text: Tensor, patches: Tensor) -> Tensor:
-        """Return f_attr, what phi of the text (Eq. 5) reads of the patches: (B, E), (B, P, C) -> (B, C)."""
+        """Return f_attr, the attention of phi of the text to the patches (Eq. 5): (B, E), (B, P, C) -> (B, C)."""
         return self.attention(self.inverse(text).unsqueeze(1), patches).squeeze(1)
 
 

@@ -1,4 +1,4 @@
-"""SVPR-ReID's features: VDFE, ASMoE and CVPR on the towers of CLIP, whole or with modules left out as in Table 5.
+"""SVPR-ReID's backbone: VDFE, ASMoE and CVPR on the towers of CLIP, any of them left out as in Table 5.
 
 Shapes: B images, P patches, C width, E width of the text's outputs, M attributes.
 """
@@ -21,7 +21,7 @@ from agreid_plugin.types import UNKNOWN
 
 @dataclass(frozen=True)
 class SVPRFeatures:
-    """What the backbone makes of images; parts without their module are None."""
+    """Outputs of the backbone; parts without their module are None."""
 
     identity: Tensor  # (B, C) f_cls, with VDFE the view-invariant one
     entering: Tensor  # (B, C) the class token as it enters the block where a view token joins, without VDFE the last
@@ -38,14 +38,14 @@ class SVPRFeatures:
 
 
 class SVPRBackbone(nn.Module):
-    """Image tower, text side, VDFE, ASMoE and CVPR.
+    """Image tower, sentence encoder, VDFE, ASMoE and CVPR.
 
     Args:
         image: the image tower. Its projection to the space of both towers is read by nothing here and is frozen.
-        text: the text side; None without VDFE and ASMoE.
+        text: the sentence encoder; None without VDFE and ASMoE.
         vdfe: None for features that keep their view.
         asmoe: None without attributes.
-        cvpr: None for the class token alone.
+        cvpr: None for the class token only.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class SVPRBackbone(nn.Module):
         Args:
             images: (B, 3, rows, cols).
             views: the place of each view's word, (B,), for VDFE.
-            attributes: (B, M) that the sentences tell, for ASMoE; nothing is told without them.
-            use_cache: take the text's results from earlier batches where nothing changed.
+            attributes: (B, M) that the sentences name, for ASMoE; None for sentences without any.
+            use_cache: reuse encoded sentences of earlier batches while no weight changes.
         """
         cls, patches, view, entering = self._encode(images, views, use_cache)
         identity = cls
@@ -111,7 +111,7 @@ class SVPRBackbone(nn.Module):
         return encoded.tokens[:, 0], patches, view, encoded.before[:, 0]
 
     def _encode_attributes(self, identity: Tensor, labels: Tensor | None, use_cache: bool) -> Tensor:
-        """Return what the text says of attributes, or says where nothing is told: (B, C), (B, M) -> (B, E)."""
+        """Return the text of attributes, or that of a sentence without any: (B, C), (B, M) -> (B, E)."""
         text = require_given("text", self.text)
         if labels is not None:
             return text.attributes(labels, use_cache)

@@ -1,4 +1,4 @@
-"""Checkpoints of the released SVPR-ReID.
+"""Conversion of released SVPR-ReID checkpoints.
 
 Attributes keep the file's order, which is that of the released lists: see `data.attributes`.
 """

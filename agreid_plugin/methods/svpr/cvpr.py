@@ -1,6 +1,6 @@
-"""CVPR, the Context-Vision Progressive Refinement of SVPR-ReID (Eq. 8).
+"""Context-Vision Progressive Refinement (CVPR) of SVPR-ReID (Eq. 8).
 
-A query looks at ever fewer patches, those it attends to most; both are refined from stage to stage.
+From stage to stage a query attends to fewer patches, those it attended to most; both are refined.
 
 Shapes: B images, P patches, C width, n candidates, k of them chosen.
 """
@@ -20,7 +20,7 @@ from agreid_plugin.nn.attention import Attention, Mlp, init_linear
 
 @dataclass(frozen=True)
 class RefinementOutputs:
-    """What the stages end with."""
+    """Outputs of the last stage."""
 
     query: Tensor  # (B, C) f_cvpr
     local: Tensor  # (B, C) f_local
@@ -29,7 +29,7 @@ class RefinementOutputs:
 
 
 class CVAttention(nn.Module):
-    """A decoder block: the query looks at itself and at the patches, then the patches look at the query.
+    """A decoder block: the query attends to itself and to the patches, then the patches attend to the query.
 
     q = LN(q + SA(q)), q = LN(q + CA(q, patches)), q = LN(q + Mlp(q)), patches = LN(patches + CA(patches, q))
     """
@@ -50,7 +50,7 @@ class CVAttention(nn.Module):
 
 
 class PatchScores(nn.Module):
-    """How much a query attends to each candidate: a softmax over them, averaged over heads. In full precision."""
+    """Attention of a query to each candidate: a softmax over them, averaged over heads, in full precision."""
 
     def __init__(self, width: int, heads: int = HEADS):
         super().__init__()
@@ -68,7 +68,7 @@ class PatchScores(nn.Module):
 
 
 class Refinement(nn.Module):
-    """What both readings share: token, block, scores, and the weights of the local feature.
+    """Base of both variants: token, block, scores, and the weights of the local feature.
 
     Args:
         width: C.
@@ -110,10 +110,10 @@ class Refinement(nn.Module):
 
 
 class MomentumRefinement(Refinement):
-    """The paper's: query and chosen patches move by momentum (Eq. 8), and the next stage goes on from both.
+    """The paper's variant: query and chosen patches move by momentum (Eq. 8), and enter the next stage.
 
-    The choice learns: a chosen patch enters the block multiplied by s / s, the lower s without gradient. That is 1, and
-    its gradient is that of log s, so a patch that helps is scored higher.
+    The choice is learned: a chosen patch enters the block multiplied by s / s, the lower s without gradient. That is 1,
+    and its gradient is that of log s, so that helpful patches get higher scores.
     """
 
     def forward(self, identity: Tensor, attributes: Tensor | None, patches: Tensor) -> RefinementOutputs:
@@ -134,11 +134,11 @@ class MomentumRefinement(Refinement):
 
 
 class GatedRefinement(Refinement):
-    """The released code's: a learned gate moves the token, and every stage reads the patches as they came.
+    """The released variant: a learned gate moves the token, and every stage reads the unrefined patches.
 
-    Its choice does not learn: the projections behind the scores stay as they were drawn. Refined patches stand in the
-    order of the candidates when they are written to places in the order of scores, so most end up in another's place;
-    features of released checkpoints have it so.
+    Its choice is not learned: the projections behind the scores keep their first weights. Refined patches are in the
+    order of the candidates, but written to places in the order of scores, so that most replace another patch; features
+    of released checkpoints depend on it.
     """
 
     def __init__(self, width: int, patches: int, stages: int = 3, keep: float = 0.5, momentum: float = 0.1):
@@ -174,7 +174,7 @@ def gather_patches(patches: Tensor, places: Tensor) -> Tensor:
 
 
 def scatter_patches(patches: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    """Return the patches with others at some places: (B, P, C), (B, k), (B, k, C) -> (B, P, C)."""
+    """Return the patches with other values at some places: (B, P, C), (B, k), (B, k, C) -> (B, P, C)."""
     index = places.unsqueeze(-1).expand(-1, -1, patches.shape[-1])
     return patches.scatter(1, index, values.to(patches.dtype))
 

@@ -1,9 +1,10 @@
-"""What the frozen text encoder says of views and attributes, with learned prompts in the sentences.
+"""Sentences of SVPR-ReID about views and attributes, with learned prompts, encoded by CLIP's frozen text tower.
 
-A batch has few distinct sentences: each is encoded once, as far as it is read, and its result handed to all its images.
-The encoder is causal, so what follows the last position read changes nothing.
+A batch has few distinct sentences: each is encoded once, up to the last position that is read, and its result given to
+all its images. The tower is causal, so later tokens change nothing. `encode_per_image` is the plain form.
 
-Shapes: B images, N sentences of L tokens, n prompts of the text tower's width D, E width of its outputs, M attributes.
+Shapes: B images, N sentences of L tokens, n prompts of the text tower's width D, E width of its outputs, M attributes,
+W words of views.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ WORDS = {"cctv": "ground", "wearable": "ground", "uav": "aerial"}
 
 
 class ViewWords(ViewClasses):
-    """A word for each platform. Words are counted in the order cctv, wearable, uav, equal ones once.
+    """View classes by the word of each platform, in the order cctv, wearable, uav, equal words once.
 
     Attributes:
-        distinct: the words; a word's place is its label.
-        inputs: fields of a `Batch` that tell the word: the views, and the platforms if a worn camera has its own word.
+        distinct: the words, by class.
+        inputs: fields of a `Batch` that a word depends on: views, and platforms if wearables have another word.
 
     Example:
         >>> words = ViewWords()
@@ -97,22 +98,22 @@ class ViewWords(ViewClasses):
 
 
 VIEW, ATTRIBUTES = "view", "attributes"
-Row = tuple[int, ...]  # the labels that a sentence tells
+Row = tuple[int, ...]  # the labels that a sentence names
 
 
 @dataclass(frozen=True)
 class ViewText:
-    """What the text says of each image's view."""
+    """Text outputs about each image's view."""
 
     prompts: Tensor  # (B, n, E) outputs at the prompts, P in Eq. 1
-    key: Tensor  # (B, E) what they attend to, T in Eq. 1
+    key: Tensor  # (B, E) the key that they attend to, T in Eq. 1
 
 
 class SentenceEncoder(nn.Module):
-    """The text tower, the prompts, and the sentences they stand in.
+    """Text tower, learned prompts and the sentences that contain them.
 
     Args:
-        tower: the text tower; whoever builds it freezes it, and gradients reach the prompts all the same.
+        tower: the text tower, frozen by the caller; gradients still reach the prompts.
         words: the views' words; empty without view sentences.
         schema: the attributes; None without attribute sentences.
         prompts: n.
@@ -141,24 +142,24 @@ class SentenceEncoder(nn.Module):
         self.attribute_prompts = self._draw_prompts() if schema else None
 
     def traceable(self) -> nn.Module:
-        """Return what the text gives at test time as a table, a graph of fixed shape for exports."""
+        """Return the outputs of test time as a table, a graph of fixed shape for exports."""
         return SentenceTable(self)
 
     def views(self, labels: Tensor, use_cache: bool = False) -> ViewText:
-        """Return what the text says of views: (B,), with `use_cache` from earlier batches where nothing changed."""
+        """Return the text of views, with `use_cache` of earlier batches while no weight changes: (B,)."""
         outputs = self._encode_distinct(VIEW, labels[:, None], use_cache)
         return ViewText(outputs[:, :-1], outputs[:, -1])
 
     def attributes(self, labels: Tensor, use_cache: bool = False) -> Tensor:
-        """Return T + Mean(P) of Eq. 5 for attributes, unknown ones left out: (B, M) -> (B, E)."""
+        """Return T + Mean(P) of Eq. 5 for attributes, without unknown ones: (B, M) -> (B, E)."""
         return self._encode_distinct(ATTRIBUTES, labels, use_cache).squeeze(1)
 
     def encode(self, kind: str, rows: Sequence[Row], full_length: bool = False) -> Tensor:
-        """Return what is read of each row's sentence: (N, n + 1, E) of views, (N, 1, E) of attributes.
+        """Return the positions read of each row's sentence: (N, n + 1, E) of views, (N, 1, E) of attributes.
 
         Args:
             kind: `VIEW` or `ATTRIBUTES`.
-            rows: the labels that the sentences tell.
+            rows: the labels that the sentences name.
             full_length: encode sentences in the tower's full length, with the same result.
         """
         tokens = self._tokenize([self.sentence(kind, row) for row in rows])
@@ -174,7 +175,7 @@ class SentenceEncoder(nn.Module):
         return torch.cat([at_prompts, key.unsqueeze(1)], dim=1)
 
     def sentence(self, kind: str, row: Row) -> str:
-        """Return the sentence that tells these labels."""
+        """Return the sentence that names these labels."""
         if kind == VIEW:
             if row[0] == UNKNOWN:
                 raise InputError(f"views has {UNKNOWN} (unknown), but a sentence names the view of every image")
@@ -186,12 +187,12 @@ class SentenceEncoder(nn.Module):
         return attribute_sentence(schema.decode(row), self.style, self.prompts)
 
     def train(self, mode: bool = True) -> SentenceEncoder:
-        """Switch between training and evaluation; what was remembered is forgotten."""
+        """Switch between training and evaluation, and clear the cache."""
         self._cache.clear()
         return super().train(mode)
 
     def _encode_distinct(self, kind: str, labels: Tensor, use_cache: bool) -> Tensor:
-        """Encode the distinct rows of labels and hand the results to their images."""
+        """Encode the distinct rows of labels, and return the result of each image's row."""
         distinct, place = labels.unique(dim=0, return_inverse=True)
         rows = [tuple(row) for row in distinct.tolist()]
         made = self._encode_cached(kind, rows) if use_cache and not torch.is_grad_enabled() else self.encode(kind, rows)
@@ -210,7 +211,7 @@ class SentenceEncoder(nn.Module):
         return torch.stack([self._cache[kind, row] for row in rows])
 
     def _read_state(self) -> tuple[Any, ...] | None:
-        """Return what changes with any tensor that a result depends on; None if that cannot be told."""
+        """Return a value that changes with any tensor a result depends on; None if changes are not counted."""
         tensors = list(chain(self.parameters(), self.buffers()))
         if any(each.is_inference() for each in tensors):  # these do not count their changes
             return None
@@ -243,7 +244,7 @@ class SentenceEncoder(nn.Module):
         return nn.Parameter(torch.randn(self.prompts, self.tower.width) * self.tower.width**-0.5)
 
     def _check_lengths(self) -> None:
-        """Refuse sentences that the tower would cut, and words that a reading at one position would not see whole."""
+        """Refuse sentences that the tower would cut, and words of several tokens where one position is read."""
         for word in self.words:
             size = self.tower.count(word) - 2
             if self.word_key and size != 1:
@@ -264,12 +265,10 @@ class SentenceEncoder(nn.Module):
 def encode_per_image(
     text: SentenceEncoder, views: Tensor | None, attributes: Tensor | None
 ) -> tuple[ViewText | None, Tensor | None]:
-    """Compute a sentence for every image and in full length, as the released code does, with the same results.
-
-    What sharing sentences saves is measured against this.
+    """Encode a sentence for every image, in full length: the plain form, as in the released code, with equal results.
 
     Args:
-        text: the text side.
+        text: the sentence encoder.
         views: (B,) or None.
         attributes: (B, M) or None.
     """
@@ -285,10 +284,10 @@ def encode_per_image(
 
 
 class SentenceTable(nn.Module):
-    """Stands in for a text side whose weights do not change any more; the tower is not kept.
+    """Outputs of a trained sentence encoder at test time, as a table: there are few words and no attributes.
 
     Args:
-        text: the text side.
+        text: the sentence encoder, whose tower is not kept.
     """
 
     view_table: Tensor | None  # (W, n + 1, E)
@@ -303,11 +302,11 @@ class SentenceTable(nn.Module):
         self.register_buffer("view_table", views)
         self.register_buffer("empty_row", empty)
 
-    def views(self, labels: Tensor, use_cache: bool = False) -> ViewText:  # noqa: ARG002 - all is remembered
-        """Return what the text says of views: (B,)."""
+    def views(self, labels: Tensor, use_cache: bool = False) -> ViewText:  # noqa: ARG002 - all is cached
+        """Return the text of views: (B,)."""
         outputs = require_given("words", self.view_table)[labels]
         return ViewText(outputs[:, :-1], outputs[:, -1])
 
     def attributes(self, labels: Tensor, use_cache: bool = False) -> Tensor:  # noqa: ARG002 - none is known in a test
-        """Return what the text says where no attribute is known: (1, E)."""
+        """Return the text of a sentence without attributes: (1, E)."""
         return require_given("schema", self.empty_row)

@@ -1,4 +1,4 @@
-"""The two readings of SVPR-ReID: the paper's text, and what the released code does."""
+"""Variants of SVPR-ReID: the paper's text, and the released code."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from agreid_plugin.errors import require_known
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """Where the paper and the released code part; where the paper is silent, both do as the released code.
+    """Switches for what differs between paper and released code; where the paper is silent, both follow the code.
 
-    Two defects of the released code are not of either reading: features that depend on the other images of a batch, and
-    a crash without attributes.
+    Neither variant has two defects of the released code: features that depend on the other images of a batch, and a
+    crash without attributes.
     """
 
     # View-decoupled feature extractor
-    word_key: bool  # Eq. 1 attends to the output at the view's word, not to that of the whole sentence
-    scaled: bool  # what the class token sheds (Eq. 3) is scaled by a learned number
-    entering_key: bool  # the view token sheds what it reads of the class token on its way in (Eq. 4), not of f_cls
+    word_key: bool  # Eq. 1 attends to the output at the view's word, not to that of the sentence
+    scaled: bool  # what is subtracted from the class token (Eq. 3) is scaled by a learned number
+    entering_key: bool  # Eq. 4 attends to the class token as the view token joined it, not to f_cls
     view_mlp: bool  # a norm and two layers follow Eq. 4
 
     # Attribute-scattered mixture of experts
-    replaced: bool  # prompts stand in the place of the sentence's X, rather than being added to them
+    replaced: bool  # prompts replace the sentence's X, instead of being added to them
     style: str  # of the attributes' sentences; see `data.sentences`
-    expert_top_k: int | None  # experts that count for an attribute; all of them without a number
-    scored_experts: bool  # attributes are scored by what the experts made of them (Eq. 7), not by what enters
+    expert_top_k: int | None  # experts that count for an attribute; None for all
+    scored_experts: bool  # attributes are scored by the outputs of the experts (Eq. 7), not by their inputs
 
     # Context-vision progressive refinement
-    momentum: bool  # Eq. 8 on query and patches, which the next stage goes on from; otherwise a learned gate
+    momentum: bool  # Eq. 8 on query and patches, which enter the next stage; otherwise a learned gate
 
     # Heads and losses
-    one_head: bool  # Eq. 9 on all parts side by side, rather than on each
+    one_head: bool  # Eq. 9 on all parts side by side, instead of on each
     embeds_attributes: bool  # f_asmoe is a part of the embedding
-    view_head_classes: int | None  # of the view's head; as many as there are words without a number
+    view_head_classes: int | None  # of the view head; None for as many as there are words
     view_smoothing: float  # of the view's labels, divided among the number of identities
     attribute_weight: float  # beta in Eq. 12
 
@@ -75,5 +75,5 @@ VARIANTS = {
 
 
 def get_variant(variant: str) -> Variant:
-    """Return the reading of this name."""
+    """Return the variant of this name."""
     return VARIANTS[require_known("variant", variant, VARIANTS)]

@@ -1,9 +1,10 @@
-"""VDFE, the View-Decoupled Feature Extractor of SVPR-ReID (Eqs. 1-4).
+"""View-Decoupled Feature Extractor (VDFE) of SVPR-ReID (Eqs. 1-4).
 
-The text makes a token of the view (Eq. 1), which the image tower sees in its last blocks (Eq. 2); then the class token
-and the view token shed what they have of each other (Eqs. 3 and 4).
+The text gives a token of the view (Eq. 1), which joins the image tower's tokens in the last blocks (Eq. 2); then class
+token and view token are each freed of what they have of the other (Eqs. 3 and 4). The attention and the map phi that
+are introduced here are used by ASMoE and CVPR, too.
 
-Shapes: B images, n prompts, E width of the text's outputs, C width of image tokens.
+Shapes: B images, Q queries, K keys, D width of both; n prompts, E width of the text's outputs, C width of image tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CrossAttention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Let each query look at the keys: (B, Q, D), (B, K, D) -> (B, Q, D)."""
+        """Attend to the keys: (B, Q, D), (B, K, D) -> (B, Q, D)."""
         projected = self.query(queries), self.key(keys), self.value(keys)
         query, key, value = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projected)
         seen = F.scaled_dot_product_attention(query, key, value)  # (B, heads, Q, D / heads)
@@ -46,7 +47,7 @@ class CrossAttention(nn.Module):
 
 
 class InverseNet(nn.Sequential):
-    """phi, which takes a vector of the text to the space of image tokens: two layers with dropout after each.
+    """phi, which maps a vector of the text to the space of image tokens: two layers with dropout after each.
 
     Args:
         inputs: width of the text's vectors; the hidden layer has four times as much.
@@ -68,7 +69,7 @@ DECOUPLING_HEADS = 4
 
 
 class ViewToken(nn.Module):
-    """The token of a view for the image tower: phi of the view descriptor (Eq. 1), with a position of its own.
+    """The token of a view for the image tower: phi of the view descriptor (Eq. 1), with a learned position.
 
     Args:
         text_width: E.
@@ -89,14 +90,14 @@ class ViewToken(nn.Module):
         return self.inverse(self.fusion(self.descriptor(text).flatten(1))) + self.position
 
     def descriptor(self, text: ViewText) -> Tensor:
-        """Return the prompts and what they read of the view, P + CA(P, T, T) (Eq. 1): (B, n, E)."""
+        """Return the view descriptor, P + CA(P, T, T) (Eq. 1): (B, n, E)."""
         return text.prompts + self.attention(text.prompts, text.key.unsqueeze(1))
 
 
 class ViewDecoupling(nn.Module):
     """View-aware bidirectional decoupling: f_cls - CA(f_cls, f_view), and f_view - CA(f_view, a class token).
 
-    Each attends to one token, and a softmax over one is 1: what is shed is an affine map of the other token.
+    Each attends to one token, and a softmax over one is 1: what is subtracted is an affine map of the other token.
 
     Args:
         width: C.
@@ -123,7 +124,7 @@ class ViewDecoupling(nn.Module):
         self.after = nn.Sequential(*layers) if view_mlp else nn.Identity()
 
     def forward(self, cls: Tensor, view: Tensor, entering: Tensor) -> tuple[Tensor, Tensor]:
-        """Part identity and view (Eqs. 3 and 4).
+        """Separate identity and view (Eqs. 3 and 4).
 
         Args:
             cls: the class token, (B, C).
@@ -140,12 +141,12 @@ class ViewDecoupling(nn.Module):
 
 
 class VDFE(nn.Module):
-    """The view's token and the decoupling from it, which come together.
+    """View token and the decoupling from it.
 
     Args:
-        token: makes the token from the text.
-        decoupling: parts identity and view.
-        at: i, the block before which the token joins the others; the last without a number.
+        token: makes the view token from the text.
+        decoupling: separates identity and view.
+        at: i, the block before which the token joins the others; None for the last.
     """
 
     def __init__(self, token: ViewToken, decoupling: ViewDecoupling, at: int | None = None):
@@ -154,6 +155,6 @@ class VDFE(nn.Module):
 
 
 def _attend_to(attention: nn.MultiheadAttention, query: Tensor, key: Tensor) -> Tensor:
-    """Return what one token reads of another: (B, C), (B, C) -> (B, C)."""
+    """Return the attention of one token to another: (B, C), (B, C) -> (B, C)."""
     query, key = query.unsqueeze(1), key.unsqueeze(1)
     return attention(query, key, key, need_weights=False)[0].squeeze(1)

@@ -1,7 +1,18 @@
 """TAG-CLIP: text-based aerial-ground person retrieval (AAAI 2026).
 
-A CLIP some of whose image blocks send each image to experts of its view (HR-MoE), learned so that the global feature
-sheds the view (viewpoint decoupling), with local features of selected tokens beside it (TSE).
+A CLIP some of whose image blocks route each image to experts of its view (HR-MoE), trained so that the global feature
+is independent of the view (viewpoint decoupling), with local features of selected tokens beside it (TSE). In the
+paper's order:
+
+| equations | module |
+|---|---|
+| 1-2 | `losses.itc` |
+| 3-8 | `hrmoe`: HR-MoE, in the towers of `encoder`; plain form: `reference` |
+| 9-10 | `method`: viewpoint decoupling |
+| 11-13 | `method`: losses |
+| 14 | `method`: similarity, `Features.embedding` |
+
+TSE is `nn.token_selection`; `convert` reads released checkpoints.
 """
 
 from agreid_plugin.methods.tag_clip.encoder import BLOCKS, ImageEncoder, TowerOutputs, read_texts

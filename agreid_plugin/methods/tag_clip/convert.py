@@ -1,4 +1,4 @@
-"""Checkpoints of the released TAG-CLIP.
+"""Conversion of released TAG-CLIP checkpoints.
 
 The released model holds layers that reach no output; they are dropped, and listed. Its experts are modules one by one;
 here their tensors are stacked. Its views are counted as ours, aerial 0 and ground 1.

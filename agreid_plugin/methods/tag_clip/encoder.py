@@ -1,4 +1,4 @@
-"""The towers of TAG-CLIP: an image tower with a view token and mixtures of experts, and reading a text tower.
+"""Towers of TAG-CLIP: an image tower with a view token and mixtures of experts, and CLIP's text tower.
 
 Shapes: B images or sentences of N or L tokens, P patches, C width of the image tower, E width that both are projected
 to.
@@ -22,7 +22,7 @@ BLOCKS = ("hr_moe", "moe", "vit")
 
 @dataclass(frozen=True)
 class TowerOutputs:
-    """What a tower makes of images or sentences."""
+    """Outputs of a tower."""
 
     tokens: Tensor  # (B, N, E) after the final norm, projected; of images CLS and patches, without the view token
     attention: Tensor | None  # (B, N) of CLS or EOT in the last block, averaged over heads; None if not asked for
@@ -31,7 +31,7 @@ class TowerOutputs:
 
 @dataclass(frozen=True)
 class PairOutputs:
-    """What both towers make of a batch; of one that it has no images or no tokens for, None."""
+    """Outputs of both towers; None for one without input."""
 
     images: TowerOutputs | None
     texts: TowerOutputs | None
@@ -40,13 +40,13 @@ class PairOutputs:
 class ImageEncoder(nn.Module):
     """A tower of CLIP some of whose blocks have experts instead of an MLP; see `HRMoEBlock`.
 
-    With HR-MoE a learned view token goes through the tower as its last token, from the first block to the last that has
-    experts, where it is dropped. It has no position, and passes the norm before the first block like the others.
+    With HR-MoE a learned view token is the last token from the first block to the last that has experts, and is dropped
+    there. It has no position, and passes the norm before the first block like the others.
 
     Args:
         tower: the tower, with its pretrained weights: experts start as copies of its MLPs. Its blocks are replaced.
-        kind: what the blocks are, `hr_moe`, `moe` (no view token, no groups) or `vit` (as they were) (Table 4).
-        at: the blocks that have experts, counted from 0; none of a `vit`.
+        kind: `hr_moe`, `moe` (no view token, no groups) or `vit` (unchanged blocks) (Table 4).
+        at: the blocks that have experts, counted from 0; unused by `vit`.
         block: further arguments of `HRMoEBlock` or `MoEBlock`.
     """
 
@@ -76,7 +76,7 @@ class ImageEncoder(nn.Module):
         return TowerOutputs(self.tower.project(self.tower.end(tokens)), row, tuple(routed))
 
     def freeze_image_routers(self) -> None:
-        """Switch off the gradients of the image-level routers, which get none but from a loss of theirs."""
+        """Switch off the gradients of the image-level routers, which only the view loss has any for."""
         for block in self.tower.blocks:
             if isinstance(block, HRMoEBlock):
                 block.image_router.requires_grad_(False)
@@ -95,7 +95,7 @@ def read_texts(tower: TextTower, tokens: Tensor, attention: bool = True) -> Towe
 
 
 def set_text_dropout(tower: TextTower, dropout: float) -> None:
-    """Have the attention of every block drop this share of its weights in training."""
+    """Set the dropout of attention weights in every block."""
     for block in tower.blocks:
         block.attn.dropout = dropout
 

@@ -1,4 +1,4 @@
-"""HR-MoE, the Hierarchically-Routed Mixture of Experts of TAG-CLIP (Eqs. 3-8), on the blocks of a CLIP.
+"""Hierarchically-Routed Mixture of Experts (HR-MoE) of TAG-CLIP (Eqs. 3-8), in the blocks of a CLIP.
 
 Shapes: B images of N tokens, C width of a token, H width inside an expert, E experts, V views.
 """
@@ -25,17 +25,19 @@ SAMPLING = ("gumbel", "argmax")
 
 @dataclass(frozen=True)
 class BlockRouting:
-    """What one block decided, and the two tokens that it should keep apart; without a view router some are None."""
+    """Routing of one block, and the two tokens that it should separate; None for parts of a view router."""
 
     weights: Tensor  # (B, N, E) of the experts, adding up to 1; 0 for those not chosen
     cls: Tensor  # (B, C) before the experts, behind `ln_2`
     view: Tensor | None = None  # (B, C) likewise
     logits: Tensor | None = None  # (B, V) of the image-level router (Eq. 3)
-    views: Tensor | None = None  # (B,) that images were sent by (Eq. 4)
+    views: Tensor | None = None  # (B,) that images were routed by (Eq. 4)
 
 
 class Experts(nn.Module):
-    """Copies of one MLP, as tensors stacked by expert: one that no image is sent to has a gradient of zero, not none.
+    """Copies of one MLP as stacked tensors: an expert without images has a gradient of zero instead of none.
+
+    Plain form: `reference.DenseExperts`.
 
     Args:
         mlp: the MLP of a block, with `c_fc`, `gelu` and `c_proj`.
@@ -49,7 +51,7 @@ class Experts(nn.Module):
         self.c_proj_weight, self.c_proj_bias = _copy_layer(mlp.c_proj, experts)  # (E, C, H), (E, C)
 
     def traceable(self) -> nn.Module:
-        """Return the same experts, all run on all tokens, as a graph of fixed shape for exports."""
+        """Return the same experts as a graph of fixed shape, for exports; see `Traceable`."""
         from agreid_plugin.methods.tag_clip.reference import DenseExperts
 
         return DenseExperts(self)
@@ -57,15 +59,15 @@ class Experts(nn.Module):
     def forward(
         self, values: Tensor, weights: Tensor, top_k: int, groups: Sequence[range], group_of: Tensor | None = None
     ) -> Tensor:
-        """Add up what the experts make of tokens, times their weights: (B, N, C), (B, N, E) -> (B, N, C).
+        """Return the weighted sum of the experts' outputs: (B, N, C), (B, N, E) -> (B, N, C).
 
         Args:
             values: the tokens.
             weights: of every expert for every token.
-            top_k: how many experts have weights for a token. Where these are not all of a group, an expert is run for
-                the tokens that chose it.
-            groups: experts that may have weights for the images of a group; others are not run for these.
-            group_of: the group of each image, (B,); without it there is one.
+            top_k: how many experts have weights for a token. Where these are fewer than the group, an expert runs only
+                on the tokens that chose it.
+            groups: experts that may have weights for the images of a group; others do not run on them.
+            group_of: the group of each image, (B,); None for one group.
         """
         layers = self.unbind_layers()
         if group_of is None:
@@ -77,34 +79,34 @@ class Experts(nn.Module):
         return torch.cat(mixed)[order.argsort()]
 
     def record_routing(self, arguments: tuple[Any, ...], outputs: Tensor) -> RoutingRecord:  # noqa: ARG002
-        """Tell who counts experts where the tokens of a call went, its arguments those of `forward`."""
+        """Return the routing of a call, with the arguments of `forward`; see `Mixture`."""
         _, weights, top_k, groups, group_of = arguments
         of_tokens = None if group_of is None else group_of.repeat_interleave(weights.shape[1])
         return RoutingRecord(weights.flatten(0, 1), top_k, tuple(groups), of_tokens)
 
     def unbind_layers(self) -> list[tuple[Tensor, ...]]:
-        """Return each expert's weights: taken all at once, their gradients are written once."""
+        """Return each expert's weights: unbound together, their gradients are written once."""
         stacked = (self.c_fc_weight, self.c_fc_bias, self.c_proj_weight, self.c_proj_bias)
         return list(zip(*(values.unbind() for values in stacked), strict=True))
 
     def run(self, values: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
-        """Return what one expert makes of tokens: (..., C) -> (..., C)."""
+        """Run one expert: (..., C) -> (..., C)."""
         return F.linear(self.activation(F.linear(values, *layers[:2])), *layers[2:])
 
     def _mix_group(
         self, values: Tensor, weights: Tensor, top_k: int, experts: range, layers: list[tuple[Tensor, ...]]
     ) -> Tensor:
-        """Add up the parts of a group's experts: (b, N, C), (b, N, E) -> (b, N, C)."""
+        """Add up the terms of a group's experts: (b, N, C), (b, N, E) -> (b, N, C)."""
         part = self._run_densely if top_k == len(experts) else self._run_sparsely
         return reduce(torch.add, (part(values, weights[..., each], layers[each]) for each in experts))
 
     def _run_densely(self, values: Tensor, weights: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
-        """Return one expert's part of the sum: (b, N, C), (b, N) -> (b, N, C)."""
+        """Return one expert's term of the sum: (b, N, C), (b, N) -> (b, N, C)."""
         made = self.run(values, layers)
         return weights.unsqueeze(-1).to(made.dtype) * made
 
     def _run_sparsely(self, values: Tensor, weights: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
-        """Return the same from the tokens that chose the expert, 0 for the others."""
+        """Return the same, computed only for the tokens that chose the expert, 0 for the others."""
         values, weights, shape = values.flatten(0, 1), weights.flatten(), values.shape
         places = weights.nonzero().squeeze(1)
         made = self._run_densely(values[places], weights[places], layers)
@@ -112,15 +114,15 @@ class Experts(nn.Module):
 
 
 class MoEBlock(nn.Module):
-    """A block of CLIP whose MLP became experts, each token going to `top_k` of them: the plain mixture of Table 4.
+    """A block of CLIP with experts instead of the MLP, `top_k` of them for each token: the plain mixture of Table 4.
 
-    Experts start as exact copies of the MLP, so that at first the block does what it did before, however it routes.
+    Experts start as exact copies of the MLP, so that at first the block computes the same, whatever the routing.
 
     Args:
-        block: the block, which gives its norms and attention away, and its MLP to copy.
+        block: the block, whose norms and attention are used, and whose MLP is copied.
         experts: E.
         top_k: K, experts chosen for a token.
-        noise: standard deviation of what is added to the router's logits in training.
+        noise: standard deviation of the noise added to the router's logits in training.
     """
 
     def __init__(self, block: ResidualBlock, experts: int = 6, top_k: int = 5, noise: float = 0.01):
@@ -139,7 +141,7 @@ class MoEBlock(nn.Module):
         return self.run_with_routing(tokens)[0]
 
     def run_with_routing(self, tokens: Tensor) -> tuple[Tensor, BlockRouting]:
-        """Run the block, and return how it routed as well."""
+        """Run the block, and return its routing, too."""
         normal = self.ln_1(tokens)
         tokens = tokens + self.attn(normal, normal, normal, need_weights=False)[0]
         hidden = self.ln_2(tokens)
@@ -166,23 +168,23 @@ class MoEBlock(nn.Module):
 
 
 class HRMoEBlock(MoEBlock):
-    """A block with two routers (Eqs. 3-8): one sends the image to the experts of its view, one each token among those.
+    """A block with two routers (Eqs. 3-8): one from the image to the experts of its view, one from each token to some.
 
     The image-level router reads the view token, which is the last of the tokens. The first E - `exclusive` experts
     are for aerial images and the last E - `exclusive` for ground images: those in between are shared. Only the experts
-    of an image's view are run for it.
+    of an image's view run on it.
 
-    The view is always the predicted one; the true one is for `ViewLoss` alone.
+    The view is always the predicted one; only `ViewLoss` reads the true one.
 
     Args:
         block: see `MoEBlock`.
         experts: E.
-        top_k: K, at most the experts of a view. With as many, as in the released code, nothing is left out and tokens
-            go to all experts of the view, by their weights.
+        top_k: K, at most the experts of a view. With as many, as in the released code, tokens go to all experts of
+            the view, by their weights.
         noise: see `MoEBlock`.
-        exclusive: experts that one view has for itself: in the paper's numbers, e0 = E - exclusive, e1 = 1 + exclusive.
+        exclusive: experts for one view only: in the paper's numbers, e0 = E - exclusive, e1 = 1 + exclusive.
         sample: how the view is taken from the router in training: `gumbel`, drawn by its probabilities, or `argmax`
-            (Eq. 4). In evaluation it is argmax. The released code draws it there, too, so that its results vary.
+            (Eq. 4). In evaluation it is argmax. The released code draws there, too, so that its results vary.
     """
 
     def __init__(
@@ -212,14 +214,14 @@ class HRMoEBlock(MoEBlock):
         return BlockRouting(weights, hidden[:, 0], view, logits, views)
 
     def mask_permitted(self, views: Tensor) -> Tensor:
-        """Say which experts images of these views may go to, 0 of M where True (Eq. 7): (B,) -> (B, E)."""
+        """Return which experts images of these views may use, where M is 0 (Eq. 7): (B,) -> (B, E)."""
         experts = torch.arange(self.feature_router.out_features, device=views.device)
         aerial, ground = ((experts >= group.start) & (experts < group.stop) for group in self.groups)
         seen = (views == View.AERIAL).unsqueeze(1)
         return (seen & aerial) | (~seen & ground)
 
     def _sample_views(self, logits: Tensor) -> Tensor:
-        """Add the noise by which the largest logit is a draw from their softmax, where one is wanted."""
+        """Add Gumbel noise, with which the largest logit is a draw from the softmax, in training with `gumbel`."""
         if not self.training or self.sample == "argmax":
             return logits
         return logits - torch.empty_like(logits).exponential_().log()

@@ -1,4 +1,4 @@
-"""TAG-CLIP (AAAI 2026): finding images of a person by text, among images from the air and from the ground.
+"""TAG-CLIP's outputs, viewpoint decoupling (Eqs. 9-10), losses (Eqs. 11-13) and similarity (Eq. 14).
 
 Shapes: B images, sentences, or pairs of both; L tokens of a sentence; E width of a global feature, W of a local one;
 C identities.
@@ -35,7 +35,7 @@ from agreid_plugin.types import UNKNOWN, Batch
 
 @dataclass(frozen=True)
 class Features:
-    """What images or sentences are compared by."""
+    """Features of images or sentences."""
 
     pooled: Tensor  # (B, E) of CLS or EOT, any length
     selected: SelectedTokens | None = None  # of the tokens that matter most; None without TSE
@@ -51,29 +51,29 @@ class Features:
 
 @dataclass(frozen=True)
 class ImageFeatures(Features):
-    """Those of images, and how they were routed, by block that has experts."""
+    """Features of images, and their routing in each block that has experts."""
 
     routed: tuple[BlockRouting, ...] = ()
 
 
 @dataclass(frozen=True)
 class TextFeatures(Features):
-    """Those of sentences."""
+    """Features of sentences."""
 
 
 @dataclass(frozen=True)
 class TAGCLIPOutputs:
-    """What TAG-CLIP makes of a batch; without images or without tokens the parts of theirs are None."""
+    """Outputs of TAG-CLIP; None for the parts of images or of sentences if the batch has none."""
 
     images: ImageFeatures | None = None
     texts: TextFeatures | None = None
-    image_logits: Tensor | None = None  # (B, C), in training with the identity loss alone
+    image_logits: Tensor | None = None  # (B, C), only in training with the identity loss
     text_logits: Tensor | None = None  # (B, C)
 
     def view_accuracy(self, views: Tensor) -> Tensor:
-        """Return how often the image-level routers are right, over blocks and images of known view: (B,) -> ().
+        """Return the accuracy of the image-level routers, over blocks and images of known view: (B,) -> ().
 
-        It is NaN where no view is known, or nothing routes by view.
+        It is NaN if no view is known, or no block routes by view.
         """
         known, routed = views != UNKNOWN, () if self.images is None else self.images.routed
         blocks = [one.logits.argmax(dim=1) for one in routed if one.logits is not None]
@@ -82,7 +82,7 @@ class TAGCLIPOutputs:
 
 
 class OrthogonalHinge(nn.Module):
-    """Takes CLS and view token apart until they are nearly orthogonal: weight * mean of max(|cos| - margin, 0).
+    """Pushes CLS and view token to be nearly orthogonal: weight * mean of max(|cos| - margin, 0).
 
     The paper prints min(|cos|, alpha) (Eq. 10). That has no gradient where the two are far from orthogonal, and is
     constant at alpha = 0, where the paper says it is the usual orthogonal loss. The hinge is what the text describes
@@ -93,7 +93,7 @@ class OrthogonalHinge(nn.Module):
 
     Args:
         weight: lambda_ortho in Eq. 13.
-        margin: |cos| that costs nothing.
+        margin: largest |cos| without a loss.
     """
 
     def __init__(self, weight: float = 100.0, margin: float = 0.001):
@@ -117,7 +117,7 @@ class OrthogonalHinge(nn.Module):
 class Decoupling(nn.Module):
     """The two losses of viewpoint decoupling, each the mean over the blocks that have routers.
 
-    Both are on what enters the experts: the view token leaves the tower after the last of these blocks.
+    Both are computed on the inputs of the experts: the view token leaves the tower after the last of these blocks.
 
     Args:
         view: the loss of the image-level routers (Eq. 9), or None.
@@ -129,7 +129,7 @@ class Decoupling(nn.Module):
         self.view, self.orthogonal = view, orthogonal
 
     def forward(self, routed: Sequence[BlockRouting], views: Tensor | None) -> dict[str, Tensor]:
-        """Return the terms by name. Images whose view is `UNKNOWN` take no part in the first."""
+        """Return the terms by name. Images of `UNKNOWN` view do not count in the first."""
         terms = {}
         if self.view is not None:
             if views is None:
@@ -154,22 +154,22 @@ class TAGCLIP(TwoStageMethod):
             over the first epoch, which a trainer does by setting it.
 
     Args:
-        clip: the towers, with their pretrained weights; the method keeps and changes them.
+        clip: the towers, with their pretrained weights; the method changes them.
         identities: C, number of identities to train on.
         block: `hr_moe`, `moe` or `vit`; see `ImageEncoder`.
         at: blocks that have experts, counted from 0.
         experts: experts of a block.
         exclusive: experts that each view has for itself, of `hr_moe`.
         top_k: experts of a token.
-        noise: in the logits of the feature-level router, in training.
+        noise: standard deviation in the logits of the feature-level router, in training.
         sample: `gumbel` or `argmax`; see `HRMoEBlock`.
         tse: local features of selected tokens.
         view_loss: L_view, with `hr_moe`.
         ortho_loss: L_ortho, with `hr_moe`.
         id_loss: L_id.
-        objective: what aligns images and texts: `itc` or, as IRRA does, `sdm`, which learns no temperature.
-        temperature: where the learned temperature of `itc` starts, one for global and local features. The released
-            code writes 0.07, but loads CLIP's, which is the default here. It is held above 0.01 where it is used.
+        objective: alignment of images and texts: `itc` or, as in IRRA, `sdm`, which learns no temperature.
+        temperature: initial value of the learned temperature of `itc`, one for global and local features. The
+            released code has 0.07, but loads CLIP's, which is the default here. It is clamped to 0.01 or more.
         soft_label: see above.
         id_weight: lambda_id.
         view_weight: factor of L_view.
@@ -236,14 +236,14 @@ class TAGCLIP(TwoStageMethod):
         self.soft_label = require_within("soft_label", soft_label, 0, 1)
 
     def encode(self, batch: Batch) -> PairOutputs:
-        """Run the towers on the images and the sentences of a batch, or the ones it has."""
+        """Run the towers on the images and sentences of a batch, or on those it has."""
         if batch.images is None and batch.tokens is None:
             raise InputError("the batch has neither images nor tokens: give one of them, and both in training")
         images = None if batch.images is None else self._read_images(batch.images)
         return PairOutputs(images, None if batch.tokens is None else self._read_texts(batch.tokens))
 
     def finish(self, encoded: PairOutputs, batch: Batch) -> TAGCLIPOutputs:
-        """Make features, and in training logits, of what the towers gave."""
+        """Return features, and in training logits, from the outputs of the towers."""
         images = None if encoded.images is None else self.image_features(encoded.images)
         texts = None
         if encoded.texts is not None:
@@ -262,12 +262,12 @@ class TAGCLIP(TwoStageMethod):
         return self.text_features(self._read_texts(tokens), tokens)
 
     def image_features(self, encoded: TowerOutputs) -> ImageFeatures:
-        """Return the features of images that went through the tower."""
+        """Return the features of images from the outputs of the tower."""
         selected = _select_local(self.image_local, encoded, mask_patches(encoded.tokens))
         return ImageFeatures(precise(encoded.tokens[:, 0]), selected, encoded.routed)
 
     def text_features(self, encoded: TowerOutputs, tokens: Tensor) -> TextFeatures:
-        """Return the features of sentences that went through the tower: the tokens are (B, L)."""
+        """Return the features of sentences from the outputs of the tower and their tokens: (B, L)."""
         selected = _select_local(self.text_local, encoded, mask_words(self.text.find_ends(tokens), tokens.shape[1]))
         return TextFeatures(precise(self.text.pool(encoded.tokens, tokens)), selected)
 
@@ -291,16 +291,16 @@ class TAGCLIP(TwoStageMethod):
 
     @property
     def predicts_views(self) -> bool:
-        """Whether routers learn to tell the views of images."""
+        """Whether routers learn to predict the views of images."""
         return self.decoupling.view is not None
 
     def predicted_views(self, outputs: TAGCLIPOutputs) -> Tensor | None:
-        """Return the views that the routers took images for, (B,); None where they have not learned to tell."""
+        """Return the views predicted by the routers, (B,); None where they do not learn to."""
         if not self.predicts_views or outputs.images is None:
             return None
         routed = outputs.images.routed
-        surely = [one.logits.softmax(dim=1) for one in routed if one.logits is not None]  # blocks of (B, V)
-        return torch.stack(surely).mean(dim=0).argmax(dim=1)
+        probabilities = [one.logits.softmax(dim=1) for one in routed if one.logits is not None]  # blocks of (B, V)
+        return torch.stack(probabilities).mean(dim=0).argmax(dim=1)
 
     def _read_images(self, images: Tensor) -> TowerOutputs:
         return self.image(images, attention=self.image_local is not None)
@@ -317,9 +317,9 @@ class TAGCLIP(TwoStageMethod):
 
 
 def clamp_scale(logit_scale: Tensor) -> Tensor:
-    """Return the scale of cosines, at most 100, with a gradient at the bound as well: () -> ().
+    """Return the scale of cosines, at most 100, with a gradient at the bound, too: () -> ().
 
-    CLIP's own scale stands at 100, or a rounding above it. Were the gradient cut off there, it would stay for good.
+    CLIP's scale is 100, or a rounding above it. Without a gradient there it would never change.
     """
     return logit_scale.detach().exp().clamp(max=MOST_SCALE) * (logit_scale - logit_scale.detach()).exp()
 

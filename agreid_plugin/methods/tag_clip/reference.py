@@ -1,6 +1,6 @@
-"""HR-MoE with every expert run on every token, as the released code has it: what the fast form is held against.
+"""Reference form of HR-MoE: every expert runs on every token, as in the released code.
 
-Slow on purpose; for tests, for benchmarks, and for exports: a graph of fixed shape cannot send images here or there.
+Slow on purpose; tests and `tools/bench` compare `hrmoe.Experts` with it, and exports need its graph of fixed shape.
 
 Shapes: B images of N tokens, C width of a token, E experts.
 """
@@ -14,7 +14,7 @@ from agreid_plugin.methods.tag_clip.hrmoe import Experts
 
 
 class DenseExperts(Experts):
-    """The weights of other experts, all of them run on all tokens, whatever their weight."""
+    """The weights of other experts, each of which runs on all tokens."""
 
     def __init__(self, experts: Experts):
         nn.Module.__init__(self)
@@ -23,6 +23,6 @@ class DenseExperts(Experts):
             self.register_parameter(name, parameter)
 
     def forward(self, values: Tensor, weights: Tensor, *_: object) -> Tensor:
-        """Add up what the experts make of tokens, times their weights: (B, N, C), (B, N, E) -> (B, N, C)."""
+        """Return the weighted sum of the experts' outputs: (B, N, C), (B, N, E) -> (B, N, C)."""
         made = torch.stack([self.run(values, layers) for layers in self.unbind_layers()], dim=-2)  # (B, N, E, C)
         return torch.einsum("bne,bnec->bnc", weights.to(made.dtype), made)

@@ -40,7 +40,7 @@ class ViSABackbone(nn.Module):
     Args:
         encoder: VAB, or a plain encoder.
         queries: ETGM, or plain queries; None together with `fusion`.
-        fusion: DLFM, or None for the encoder alone.
+        fusion: DLFM, or None for the encoder only.
     """
 
     def __init__(self, encoder: Encoder, queries: ETGM | PlainQueries | None, fusion: DLFM | None):

@@ -23,7 +23,7 @@ class GraphBranch(nn.Module):
     Args:
         graph: the graph layer, which two branches may share.
         neighbors: K, patches in a graph.
-        own_patches: let each query choose its patches; otherwise the branch's feature chooses for all of them.
+        patches_per_query: each query chooses its patches; otherwise the branch's feature chooses for all queries.
         gradient: let gradients through the graph reach queries and patches.
     """
 
@@ -66,7 +66,7 @@ class DLFM(nn.Module):
         width: width of queries and patches.
         heads: attention heads of the fusion.
         neighbors: K, patches in a query's graph.
-        own_patches, own_graph, graph_gradient, fuse_cls: see `Variant`.
+        patches_per_query, graph_per_branch, graph_gradient, fuse_cls: see `Variant`.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class ViSA(ViewAwareMethod):
     Args:
         backbone: encoder, ETGM and DLFM.
         identities: number of identities to train on.
-        variant: `paper` or `released`; see `Variant`. The backbone has its own, which should be the same.
+        variant: `paper` or `released`; see `Variant`. It should be the backbone's.
         view: where the view of a test image comes from, `given` with it or `predicted`. Training needs it given.
         make_head: makes a head of a number of classes; None for `BNNeck`.
         objectives: name -> loss of the identity head and of the local head; None for L_id and L_tri (Eqs. 14-15).
