@@ -25,7 +25,10 @@ PLATFORMS = ("uav", "cctv", "wearable")
 
 
 VIEW_SOURCES = ("given", "predicted")
-"""Where a method that needs the view of a test image may have it from."""
+"""Sources of the view of a test image, for methods that need it.
+
+A `view_head` supervises a method's view token in training; a `view_predictor` guesses the view of a test image.
+"""
 
 
 class View(IntEnum):

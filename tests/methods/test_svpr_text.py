@@ -267,7 +267,7 @@ def test_a_word_of_two_tokens_suits_the_paper_alone():
 
 
 def test_an_unknown_view_has_no_sentence():
-    with pytest.raises(InputError, match=r"^views has -1 \(unknown\)"):
+    with pytest.raises(InputError, match=r"^views or platforms have -1 \(unknown\)"):
         sentence_encoder().views(torch.tensor([0, UNKNOWN]))
 
 

@@ -24,14 +24,14 @@ def assert_same_features(features, expected, tolerance: float) -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.no_grad()
-def test_features_equal_the_literal_form(variant, dtype, tolerance):
+def test_features_equal_the_reference_form(variant, dtype, tolerance):
     backbone, data = small_backbone(variant).to(dtype), batch()
     features = backbone(data.images.to(dtype), data.views)
     assert_same_features(features, encode_features(backbone, data.images.to(dtype), data.views), tolerance)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_training_step_equals_the_literal_form(variant):
+def test_a_training_step_equals_the_reference_form(variant):
     gradients = []
     for make in (lambda backbone: backbone, ReferenceBackbone):
         backbone, data = small_backbone(variant).double(), batch()
@@ -51,7 +51,7 @@ def test_a_training_step_equals_the_literal_form(variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("vab", "etgm"), itertools.product([False, True], repeat=2))
 @torch.no_grad()
-def test_features_of_ablations_equal_the_literal_form(variant, vab, etgm):
+def test_features_of_ablations_equal_the_reference_form(variant, vab, etgm):
     backbone, data = small_backbone(variant, vab, etgm=etgm).double(), batch()
     images = data.images.double()
     assert_same_features(backbone(images, data.views), encode_features(backbone, images, data.views), 1e-12)

@@ -169,7 +169,7 @@ def test_without_a_group_it_is_the_first():
 
 
 @torch.no_grad()
-def test_routing_equals_the_literal_form_in_each_group():
+def test_routing_equals_the_reference_form_in_each_group():
     torch.manual_seed(0)
     router, inputs, group = Router(8, 5, 3, groups=2), vectors(9), torch.tensor([0, 1, 1, 0, 1, 0, 0, 1, 1])
     routing = router(inputs, group)

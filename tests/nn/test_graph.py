@@ -98,7 +98,7 @@ def test_more_patches_than_there_are_is_named():
 
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_of_own_patches_equal_the_literal_form(seed, dtype, tolerance):
+def test_rows_of_own_patches_equal_the_reference_form(seed, dtype, tolerance):
     queries, patches = random_graphs(seed, dtype)
     nearest = find_nearest_patches(queries, patches, 3)
     rows = compute_query_row(queries, patches, chosen_mask(nearest, 7))
@@ -107,7 +107,7 @@ def test_rows_of_own_patches_equal_the_literal_form(seed, dtype, tolerance):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_of_shared_patches_equal_the_literal_form(seed, dtype, tolerance):
+def test_rows_of_shared_patches_equal_the_reference_form(seed, dtype, tolerance):
     queries, patches = random_graphs(seed, dtype)
     everything = torch.arange(7).expand(3, 4, 7)
     rows = compute_query_row(queries, patches)
@@ -117,7 +117,7 @@ def test_rows_of_shared_patches_equal_the_literal_form(seed, dtype, tolerance):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
 @torch.no_grad()
-def test_the_layer_equals_the_literal_form(dtype, tolerance):
+def test_the_layer_equals_the_reference_form(dtype, tolerance):
     torch.manual_seed(0)
     graph, (queries, patches) = QueryGraph(5).to(dtype), random_graphs(4, dtype)
     nearest = find_nearest_patches(queries, patches, 4)

@@ -100,7 +100,7 @@ def test_each_image_has_the_token_of_its_view():
 @pytest.mark.parametrize("per_block", [True, False])
 @pytest.mark.parametrize("views", [1, 2])
 @torch.no_grad()
-def test_equals_the_literal_form(views, per_block):
+def test_equals_the_reference_form(views, per_block):
     encoder = with_tokens(DecoupledEncoder(small_vit(), views, per_block, subtractions=2)).double()
     encoded, expected = (run(images().double(), VIEWS) for run in (encoder, lambda *x: reference.encode(encoder, *x)))
     for name in ("cls", "view", "identity", "patches"):

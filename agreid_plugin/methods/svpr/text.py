@@ -178,7 +178,9 @@ class SentenceEncoder(nn.Module):
         """Return the sentence that names these labels."""
         if kind == VIEW:
             if row[0] == UNKNOWN:
-                raise InputError(f"views has {UNKNOWN} (unknown), but a sentence names the view of every image")
+                raise InputError(
+                    f"views or platforms have {UNKNOWN} (unknown), but a sentence names the view of every image"
+                )
             return view_sentence(self.words[row[0]], self.prompts)
         schema = require_given("schema", self.schema)
         for label, (name, values) in zip(row, schema.groups.items(), strict=True):
