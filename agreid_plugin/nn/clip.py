@@ -35,7 +35,7 @@ class ImageTokens:
 
     @property
     def feature(self) -> Tensor:
-        """The one feature of an image that a head goes on with, CLS: (B, C)."""
+        """Input of a head: CLS, (B, C)."""
         return self.tokens[:, 0]
 
 
@@ -99,7 +99,7 @@ class ImageTower(nn.Module):
         Args:
             images: (B, 3, rows, cols).
             extra: tokens to append, (B, T, C).
-            at: the block before which they join the others; the last without a number.
+            at: the block before which they join the others; None for the last.
         """
         at = self.depth - 1 if at is None else at
         if not 0 <= at < self.depth:

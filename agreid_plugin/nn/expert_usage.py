@@ -28,7 +28,7 @@ class RoutingRecord:
     weights: Tensor  # (N, E) of the experts, 0 for those not chosen
     top_k: int  # experts chosen for each
     groups: tuple[range, ...]  # experts that a group may choose among
-    group_of: Tensor | None = None  # (N,); without it there is one group
+    group_of: Tensor | None = None  # (N,); None for one group
 
 
 @runtime_checkable
@@ -38,7 +38,7 @@ class Mixture(Protocol):
     training: bool
 
     def register_forward_hook(self, hook: ForwardHook) -> RemovableHandle:
-        """Have a function called after each call of the module, as every `nn.Module` does."""
+        """Register a function that is called after each call of the module; every `nn.Module` has this."""
 
     def record_routing(self, arguments: tuple[Any, ...], outputs: Any) -> RoutingRecord:
         """Return the routing of a call with these arguments and outputs."""

@@ -43,7 +43,7 @@ def compute_query_row(queries: Tensor, patches: Tensor, chosen: Tensor | None = 
     Args:
         queries: (B, M, D).
         patches: (B, N, D).
-        chosen: which patches are in each query's graph, (B, M, N) of True and False; all of them without it.
+        chosen: which patches are in each query's graph, (B, M, N) of True and False; None for all.
 
     Returns:
         (B, M) and (B, M, N), the latter 0 for patches that are not in the graph.

@@ -31,7 +31,7 @@ class EncoderOutputs:
 
     @property
     def feature(self) -> Tensor:
-        """The one feature of an image that a head goes on with: (B, D)."""
+        """Input of a head: the identity feature, (B, D)."""
         return self.identity
 
 

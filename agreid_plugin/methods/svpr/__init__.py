@@ -4,12 +4,10 @@ Sentences of CLIP's text encoder give the image encoder a token of the view, whi
 (VDFE); experts predict the attributes that sentences name (ASMoE); and a query of both refines the patches that matter
 (CVPR). In the paper's order:
 
-| equations | module |
-|---|---|
-| 1-4 | `vdfe`: VDFE, with the sentences of `text` |
-| 5-7 | `asmoe`: ASMoE |
-| 8 | `cvpr`: CVPR |
-| 9-12 | `method`: heads and losses |
+- Eqs. 1-4: VDFE: `vdfe`, with the sentences of `text`
+- Eqs. 5-7: ASMoE: `asmoe`
+- Eq. 8: CVPR: `cvpr`
+- Eqs. 9-12: heads and losses: `method`
 
 `variants` lists where the paper and the released code differ; `convert` reads released checkpoints.
 `text.encode_per_image` is the plain form of encoding each sentence once.

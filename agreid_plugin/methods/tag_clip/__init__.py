@@ -4,13 +4,11 @@ A CLIP some of whose image blocks route each image to experts of its view (HR-Mo
 is independent of the view (viewpoint decoupling), with local features of selected tokens beside it (TSE). In the
 paper's order:
 
-| equations | module |
-|---|---|
-| 1-2 | `losses.itc` |
-| 3-8 | `hrmoe`: HR-MoE, in the towers of `encoder`; plain form: `reference` |
-| 9-10 | `method`: viewpoint decoupling |
-| 11-13 | `method`: losses |
-| 14 | `method`: similarity, `Features.embedding` |
+- Eqs. 1-2: N-ITC and R-ITC: `losses.itc`
+- Eqs. 3-8: HR-MoE: `hrmoe`, in the towers of `encoder`; plain form: `reference`
+- Eqs. 9-10: viewpoint decoupling: `method`
+- Eqs. 11-13: losses: `method`
+- Eq. 14: similarity: `method.Features.embedding`
 
 TSE is `nn.token_selection`; `convert` reads released checkpoints.
 """

@@ -3,12 +3,10 @@
 An encoder separates identity from view (VAB), experts turn both into query tokens (ETGM), each query is moved among
 its nearest patches, and all are fused to one local feature (DLFM). In the paper's order:
 
-| section | equations | module |
-|---|---|---|
-| 3.2 VAB | | `nn.view_token_vit.DecoupledEncoder`, which `backbone.build_vab` makes of a ViT |
-| 3.3 ETGM | 4-7 | `etgm`, with the experts and routers of `nn.experts` |
-| 3.4 DLFM | 8-13 | `dlfm`, with the graph layer of `nn.graph` |
-| 3.5 losses | 14-20 | `method` |
+- Sec. 3.2: VAB: `nn.view_token_vit.DecoupledEncoder`, built by `backbone.build_vab`
+- Sec. 3.3, Eqs. 4-7: ETGM: `etgm`, with the experts and routers of `nn.experts`
+- Sec. 3.4, Eqs. 8-13: DLFM: `dlfm`, with the graph layer of `nn.graph`
+- Sec. 3.5, Eqs. 14-20: heads and losses: `method`
 
 `reference` has the equations as printed, with loops: the fast modules are tested against it. `variants` lists where the
 paper and the released code differ; `convert` reads released checkpoints.

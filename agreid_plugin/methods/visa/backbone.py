@@ -29,7 +29,7 @@ class ViSAFeatures:
 
     @property
     def feature(self) -> Tensor:
-        """The one feature of an image that a head goes on with; the local one stands beside the identity's."""
+        """Input of a head: the identity feature, with the local feature side by side."""
         identity = self.encoded.identity
         return identity if self.local is None else torch.cat([identity, self.local], dim=1)
 

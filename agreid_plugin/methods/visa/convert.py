@@ -1,7 +1,7 @@
 """Conversion of released VDT and ViSA checkpoints.
 
 The released ViSA trains 36 M parameters that reach no output; they are dropped, and listed. Its view classifier counts
-aerial as 1 and ground as 0; here it is the other way round, as everywhere.
+aerial as 1 and ground as 0; here, as in all of the package, aerial is 0.
 """
 
 from __future__ import annotations
