@@ -109,7 +109,7 @@ def test_plain_queries_by_hand():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(("own_patches", "own_graph"), itertools.product([True, False], repeat=2))
+@pytest.mark.parametrize(("patches_per_query", "graph_per_branch"), itertools.product([True, False], repeat=2))
 @torch.no_grad()
 def test_every_kind_of_graph_equals_the_reference_form(variant, patches_per_query, graph_per_branch):
     torch.manual_seed(0)
