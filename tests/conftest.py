@@ -58,6 +58,12 @@ def recipes(*projects: str) -> list[Path]:
     return sorted(path for path in found if path.stem != "paper" and "\nrows:\n" not in path.read_text())
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what commands remember from one to the next out of the user's own cache."""
+    if getattr(config, "cache", None) is not None:
+        os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home"))
+
+
 def pytest_collection_finish() -> None:
     """Make ready for the tests, when everything that they import is there."""
     import_hosts_once()

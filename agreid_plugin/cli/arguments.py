@@ -22,6 +22,7 @@ USER_OPTIONS = {
     "image_folder": "images",
 }
 """Option of a command -> that of the reader of the user's images."""
+CONFIG = "configuration: .yml of fast-reid, .py of mmengine"
 VIEWS = ("aerial", "ground")
 FILTERS = ("view", "camera", "pid", "platform", "after", "before", "where")
 
@@ -29,7 +30,7 @@ FILTERS = ("view", "camera", "pid", "platform", "after", "before", "where")
 def add_config(
     parser: argparse.ArgumentParser,
     required: bool = True,
-    what: str = "configuration: .yml of fast-reid, .py of mmengine",
+    what: str = CONFIG,
 ) -> None:
     """Add the option that names a configuration."""
     parser.add_argument("--config", "--config-file", dest="config_file", required=required, metavar="FILE", help=what)
@@ -120,7 +121,7 @@ def _delimiter(text: str) -> str:
 
 def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Add the options that name a model."""
-    add_config(parser, required)
+    add_config(parser, required, CONFIG if required else f"{CONFIG} (default: that of the index, if it was made here)")
     parser.add_argument("--weights", metavar="FILE", help="checkpoint of the model (default: the config's)")
     add_trust(parser)
     parser.add_argument("--device", metavar="D", help="cpu, cuda or cuda:1 (default: the config's)")
@@ -217,11 +218,12 @@ def parse_view(args: argparse.Namespace) -> View | None:
 
 
 def build_extractor(args: argparse.Namespace, normalize: bool = True) -> Extractor:
-    """Build the model of a command line."""
+    """Build the model of a command line; see `recall_model`, too."""
+    from agreid_plugin.inference import used_models
     from agreid_plugin.inference.extractor import Extractor
 
     require_counts(args, "batch_size")
-    return Extractor.from_config(
+    extractor = Extractor.from_config(
         args.config_file,
         args.weights,
         device=args.device,
@@ -229,6 +231,25 @@ def build_extractor(args: argparse.Namespace, normalize: bool = True) -> Extract
         normalize=normalize,
         overrides=args.overrides,
     )
+    used_models.remember(extractor.maker, args.config_file, args.weights, args.overrides)
+    return extractor
+
+
+def recall_model(args: argparse.Namespace, maker: str) -> None:
+    """Fill in the model of a command line that names none but an index, by the fingerprint that the index has.
+
+    Raises:
+        InputError: this user has made no features with it.
+    """
+    from agreid_plugin.inference import used_models
+
+    if args.config_file:
+        return
+    known = used_models.recall(maker) if maker else None
+    if known is None:
+        raise InputError(f"the model of index {args.index} is not known here: name it with --config and --weights")
+    args.config_file, args.weights = known.config, args.weights or known.weights
+    args.overrides = [*known.overrides, *args.overrides]
 
 
 def list_entries(args: argparse.Namespace) -> list[Entry]:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   fastreid index build --index people --images crops.csv --config my.yml --weights best.pth
   fastreid index build --uri people.db --features feats.npz
-  fastreid index add --index people --images today --config my.yml --weights best.pth
+  fastreid index add --index people --images today
   fastreid index remove --index people --before 2026-01-01 --camera 3
   fastreid index info --index people --check
-  fastreid search --index people --image someone.jpg --config my.yml --weights best.pth
+  fastreid search --index people --image someone.jpg
 
 An index is a folder (faiss, on this machine), gallery.db (Milvus Lite, in this process) or http://host:19530 (a Milvus
 server or cluster). The kind is chosen by size: flat, which is exact, up to 100,000 images, then hnsw, ivf and pq.
@@ -103,7 +103,9 @@ def _build(args: argparse.Namespace) -> None:
 def _add(args: argparse.Namespace) -> None:
     from agreid_plugin.retrieval.index import open_index
 
-    open_index(args.index, token=arguments.get_token(args)).close()  # before a model is built for nothing
+    with open_index(args.index, token=arguments.get_token(args)) as index:  # before a model is built for nothing
+        if args.images:
+            arguments.recall_model(args, index.info().maker)
     maker, chunks, extraction = _open_source(args)
     with open_index(args.index, write=True, maker=maker, token=arguments.get_token(args)) as index:
         added = index.add(chunks)

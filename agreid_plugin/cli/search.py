@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agreid_plugin.retrieval.index import GalleryIndex, SearchResult
 
 EXAMPLES = """examples:
-  fastreid search --config runs/visa/config.yaml --weights runs/visa/model_best.pth --index people --image someone.jpg
+  fastreid search --index people --image someone.jpg
   fastreid search --config my.yml --weights best.pth --uri people.db --image someone.jpg --query-view aerial \\
     --view ground --camera 3 --after 2026-05-31T10:00 --top 20 --html found.html
   fastreid search --config runs/tag/config.yaml --weights runs/tag/model_best.pth --gallery crops \\
@@ -66,7 +66,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--picture", metavar="PNG", help="draw a contact sheet")
     parser.add_argument("--json", metavar="FILE", help="write path, score, rank, view and more for scripts")
     arguments.add_token(parser)
-    arguments.add_model(parser)
+    arguments.add_model(parser, required=False)
     parser.set_defaults(run=_search)
 
 
@@ -76,6 +76,8 @@ def _search(args: argparse.Namespace) -> None:
     where = arguments.build_filter(args)
     from agreid_plugin.inference import gallery_search
 
+    if args.index and not args.config_file:
+        arguments.recall_model(args, gallery_search.maker_of_index(args.index, arguments.get_token(args)))
     extractor = arguments.build_extractor(args)
     if args.gallery and args.view:
         gallery_search.check_view_filter(extractor)
@@ -120,6 +122,8 @@ def _check(args: argparse.Namespace, queries: int) -> None:
     if args.query_view and not args.image:
         raise InputError("--query-view is of --image: a sentence has no view")
     known = [name for name in arguments.FILTERS if name != "view" and getattr(args, name)]
+    if args.gallery and not args.config_file:
+        raise InputError("--gallery needs --config, and --weights, to make features of its images")
     if args.gallery and known:
         raise InputError(f"--{known[0]}: unknown for the images of a folder; build an index from a table")
     if args.index and args.cache:

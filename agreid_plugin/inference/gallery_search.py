@@ -113,6 +113,12 @@ def _note_itself(result: SearchResult) -> Iterator[str]:
             yield f"rank {rank} is the query's file itself, which is in the gallery"
 
 
+def maker_of_index(uri: str, token: str) -> str:
+    """Return the fingerprint of the model that made an index; empty where nothing is known of it."""
+    with open_index(uri, token=token) as index:
+        return index.info().maker
+
+
 @contextmanager
 def opened(uri: str, extractor: Extractor, token: str, say: Tell) -> Iterator[GalleryIndex]:
     """Open an index to search with a model, which has to be the one that made it."""

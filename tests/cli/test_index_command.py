@@ -97,6 +97,34 @@ def test_an_image_finds_itself_and_is_told_about(made, search, records, tmp_path
     assert len(answer["hits"]) == 3
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_index_finds_the_model_that_it_was_built_with(
+    fastreid_command, index, made, records, tmp_path, monkeypatch, engine
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place, image = tmp_path / engine, records[5].path
+    search_it = partial(fastreid_command, "search", "--index", place, "--image", image)
+    named = ("--config", "visa.yml", "--weights", "visa.pth")
+    assert index("build", "--index", place, "--features", made / "f.npz").code == 0
+    unknown = f"the model of index {place} is not known here: name it with --config and --weights"
+    assert_one_line(search_it(), unknown)
+    assert_one_line(index("add", "--index", place, "--images", made / "crops.csv"), unknown)
+    monkeypatch.chdir(made)
+    named = fastreid_command(
+        "search", "--index", place, "--image", image, "--config", "visa.yml", "--weights", "visa.pth"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert named.code == 0, named.err
+    assert search_it().out == named.out
+    assert index("add", "--index", place, "--images", made / "crops.csv").code == 0
+    assert_one_line(search_it("--weights", "gone.pth"), "gone.pth' does not exist")
+
+
+def test_a_folder_is_searched_by_a_model_that_is_named(fastreid_command, records):
+    outcome = fastreid_command("search", "--gallery", Path(records[0].path).parent, "--image", records[0].path)
+    assert_one_line(outcome, "--gallery needs --config, and --weights")
+
+
 def test_both_engines_answer_the_same(made, search, records):
     query = ("--image", Path(records[0].path).parent, "--query-view", "aerial", "--top", 10)
     for conditions in (
