@@ -17,7 +17,7 @@ from tabulate import tabulate
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 from agreid_plugin.data.datasets.arrays import read_arrays
 from agreid_plugin.data.datasets.files import MOST_LABEL, existing, read_json, shown
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.evaluation.confidence import require_comparable
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, compute_means, format_views
 
@@ -70,7 +70,10 @@ def save_results(path: str | Path, metrics: Iterable[Metrics]) -> None:
 def load_results(path: str | Path) -> dict[str, dict[str, Metrics]]:
     """Read results.json, its folder may be named instead, and the results of single queries if they are there."""
     path = Path(path)
-    path = path / FILE_NAME if path.is_dir() else path
+    if path.is_dir():
+        if not (path / FILE_NAME).exists():
+            raise MissingInputError(f"{path} has no {FILE_NAME}: evaluate the run by `fastreid eval`")
+        path = path / FILE_NAME
     content = read_json(path, dict)
     beside = _queries_file(path)
     arrays = read_arrays(beside, "results of single queries") if beside.exists() else {}

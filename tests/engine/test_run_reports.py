@@ -245,7 +245,7 @@ def test_a_run_of_mmengine_has_a_card_too_and_compares_with_the_other_host(train
     assert tested["protocols"] == [str(each) for each in protocols("CARGO").values()]
     other = train("fr", "SEED", 5)
     assert "B mm was not evaluated: it has no results\nwhat the runs" in fastreid_command("report", other, run).out
-    assert_one_line(fastreid_command("report", run), "results.json does not exist")
+    assert_one_line(fastreid_command("report", run), "has no results.json: evaluate the run by `fastreid eval`")
     told = json.loads(fastreid_command("report", other, run, "--json").out)["differences"]
     assert told["run"] == {"host": {"a": "fast-reid", "b": "mmengine"}}
     assert told["batch"] == {"per_process": {"a": 16, "b": 8}, "accumulation": {"a": 1, "b": 2}}

@@ -79,7 +79,7 @@ def test_other_files_are_refused(tmp_path, text, words):
 
 
 def test_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match=r"has no results\.json: evaluate the run by `fastreid eval`"):
         load_results(tmp_path)
 
 
