@@ -22,7 +22,7 @@ USER_OPTIONS = {
     "image_folder": "images",
 }
 """Option of a command -> that of the reader of the user's images."""
-CONFIG = "configuration: .yml of fast-reid, .py of mmengine"
+CONFIG = "configuration: .yml of fast-reid, .py of mmengine; a file, or a recipe of this package as ViSA/agsynth.yml"
 VIEWS = ("aerial", "ground")
 FILTERS = ("view", "camera", "pid", "platform", "after", "before", "where")
 
@@ -33,7 +33,15 @@ def add_config(
     what: str = CONFIG,
 ) -> None:
     """Add the option that names a configuration."""
-    parser.add_argument("--config", "--config-file", dest="config_file", required=required, metavar="FILE", help=what)
+    parser.add_argument(
+        "--config", "--config-file", dest="config_file", type=_find_recipe, required=required, metavar="FILE", help=what
+    )
+
+
+def _find_recipe(name: str) -> str:
+    from agreid_plugin.engine.recipes import find_recipe
+
+    return find_recipe(name)
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import agreid_plugin
+from agreid_plugin.engine.recipes import RECIPES
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.papers import FILE_NAME, Paper, load_paper
 
@@ -38,8 +38,7 @@ def paper_for(card: Mapping[str, Any] | None, asked: str = "") -> Paper:
 
 def papers(recipe: Path = Path()) -> dict[str, Path]:
     """Return the papers' files by project: of the folder `projects` here, of the recipe's, and of this package."""
-    checkout = Path(agreid_plugin.__file__).parent.parent / "projects"
-    folders = [Path("projects"), *([recipe.parent.parent] if recipe.name else []), checkout]
+    folders = [Path("projects"), *([recipe.parent.parent] if recipe.name else []), RECIPES / "projects"]
     found = [path for folder in folders for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     return {path.absolute().parent.name: path for path in reversed(found)}
 
