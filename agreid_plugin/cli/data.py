@@ -1,9 +1,10 @@
-"""`fastreid data`: make AG-Synth, check a copy of a dataset, describe images, list what can be read."""
+"""`fastreid data`: make AG-Synth, check a copy of a dataset, split and describe images, list what can be read."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -21,6 +22,12 @@ CHECK_EXAMPLES = """examples:
   fastreid data check folder --root my_crops --pattern "(?P<pid>[0-9]+)_(?P<camera>[0-9]+)"
   fastreid data check csv --root my_crops.csv --delimiter ";" --aerial-cameras 1 2
 """
+TABLE_EXAMPLES = """examples:
+  fastreid data make-table folder --root photos --identity-folders --out people.csv
+  fastreid data make-table folder --root crops --pattern "(?P<pid>[0-9]+)_c(?P<camera>[0-9]+)" --out crops.csv
+  fastreid data make-table folder --root crops --pattern "(?P<pid>[a-z]+)-(?P<number>[0-9]+)" --out crops.csv \\
+    --number-cameras 1-40=1 41-90=2 --aerial-cameras 2
+"""
 
 
 def add_to(subparsers: argparse._SubParsersAction) -> None:
@@ -28,12 +35,13 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "data",
         help="make, check, caption and list datasets",
-        description="Make AG-Synth, check a copy of a dataset, describe images, or list what can be read.",
+        description="Make AG-Synth, check a copy of a dataset, split or describe images, or list what can be read.",
         epilog="'fastreid data ACTION --help' explains an action, with examples.",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     _add_make(actions)
     _add_check(actions)
+    _add_make_table(actions)
     caption.add_to(actions)
     listing = actions.add_parser(
         "list",
@@ -82,6 +90,56 @@ def _add_check(actions: argparse._SubParsersAction) -> None:
     check.add_argument("--split", metavar="S", help="own folder or table: of images that name none (default: train)")
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     check.set_defaults(run=_check)
+
+
+def _add_make_table(actions: argparse._SubParsersAction) -> None:
+    table = actions.add_parser(
+        "make-table",
+        help="split your own images into train, query and gallery, in a table",
+        description="Write a table of your own images, split by people: some to train on; of each of the others one "
+        "image a camera is a query, the rest gallery. Splits that folders or a table name do not count. No image is "
+        "moved. The dataset csv reads the table.",
+        epilog=TABLE_EXAMPLES,
+    )
+    table.add_argument("name", choices=("folder", "csv"), metavar="NAME", help="folder or csv: how the images are read")
+    table.add_argument("--root", required=True, metavar="DIR", help="the folder, or the table")
+    table.add_argument("--out", required=True, metavar="CSV", help="the table to write")
+    table.add_argument("--test-share", type=float, default=0.5, metavar="P", help="of the people (default: 0.5)")
+    table.add_argument("--seed", type=int, default=0, metavar="N", help="which people (default: 0)")
+    table.add_argument("--skip-bad-names", action="store_true", help="leave out images whose names do not fit")
+    table.add_argument(
+        "--number-cameras",
+        nargs="+",
+        type=_parse_span,
+        default=[],
+        metavar="A-B=C",
+        help="cameras that only a picture's number tells, the group (?P<number>...) of --pattern",
+    )
+    arguments.add_user_dataset(table)
+    table.set_defaults(run=_make_table)
+
+
+def _parse_span(text: str) -> tuple[range, int]:
+    match = re.fullmatch(r"(\d{1,18})-(\d{1,18})=(\d{1,18})", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST-LAST=CAMERA, for example 1-40=2")
+    first, last, camera = map(int, match.groups())
+    return range(first, last + 1), camera
+
+
+def _make_table(args: argparse.Namespace) -> None:
+    from agreid_plugin.data.check import check
+    from agreid_plugin.data.datasets import load
+    from agreid_plugin.data.people_split import set_cameras, split_people, write_table
+
+    path, options = Path(args.out), arguments.get_user_options(args)
+    arguments.check_file("--out", path, (".csv",))
+    aerial = options.pop("aerial_cameras", ()) if args.number_cameras else ()  # of cameras that are not known yet
+    records = load(args.name, args.root, skip_bad_names=args.skip_bad_names, **options).records
+    if args.number_cameras:
+        records = set_cameras(records, dict(args.number_cameras), aerial)
+    write_table(path, split_people(records, args.test_share, args.seed))
+    print("\n".join(check(load("csv", path), images=False, progress=False, published=False).lines()))
 
 
 def _make(args: argparse.Namespace) -> None:

@@ -62,13 +62,12 @@ def build(rows: Iterable[Row], aerial_cameras: Collection[int | str] = ()) -> li
     pids = _numbers(row.pid for row in rows)
     named = not all(map(_is_number, pids))
     cameras = {"": UNKNOWN, **_numbers(row.camera for row in rows if row.camera)}
-    aerial = {_short(str(camera)) for camera in aerial_cameras}
     return [
         Record(
             path=row.path,
             pid=pids[row.pid],
             camera=cameras[row.camera],
-            view=_view(row, aerial),
+            view=_view(row, aerial_cameras),
             platform=row.platform or platform_in(row.view),
             split=row.split,
             attributes=row.attributes,
@@ -101,9 +100,14 @@ def _short(camera: str) -> str:
     return camera.lstrip("0") or "0"
 
 
-def _view(row: Row, aerial: Collection[str]) -> View | None:
+def _view(row: Row, aerial: Collection[int | str]) -> View | None:
     if row.view:
         return view_named(row.view, f"{row.where}: view")
-    if not aerial or not row.camera:
+    return view_of_camera(row.camera, aerial)
+
+
+def view_of_camera(camera: int | str, aerial_cameras: Collection[int | str]) -> View | None:
+    """Return what a camera sees from by the list of those in the air; None without a list or a camera."""
+    if not aerial_cameras or camera == "":
         return None
-    return View.AERIAL if _short(row.camera) in aerial else View.GROUND
+    return View.AERIAL if _short(str(camera)) in {_short(str(each)) for each in aerial_cameras} else View.GROUND
