@@ -97,7 +97,7 @@ def _row(measured: list[Measurement], flat: list[Measurement]) -> list[str]:
         return [getattr(each, name) for each in of]
 
     return [
-        f"{last.info.engine} {last.info.kind}",
+        f"{last.info.backend} {last.info.kind}",
         str(compute_ratios(column(measured, "build"), column(flat, "build"))),
         *(str(compute_ratios(column(flat, name), column(measured, name))) for name in ("single", "batched")),
         f"{measure_recall(last.found, truth):.3f}",
