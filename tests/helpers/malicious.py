@@ -100,5 +100,6 @@ def reading_commands(weights: Path, config: Path, images: Path, out: Path) -> di
         "extract": ["extract", *model, "--images", images, "--out", out / "a.npz"],
         "export": ["export", *model, "--out", out / "a.torchscript", "--format", "torchscript"],
         "index": ["index", "build", *model, "--images", images, "--index", out / "index"],
+        "visualize": ["visualize", "ranks", *model, "--out", out / "a.png"],
         "search": ["search", *model, "--gallery", images, "--image", next(images.rglob("*.jpg"))],
     }

@@ -63,7 +63,7 @@ TRAINING = {
     "PRETRAIN_PATH": lambda _, evil: ["MODEL.BACKBONE.PRETRAIN", True, "MODEL.BACKBONE.PRETRAIN_PATH", evil],
     "--resume": _resumed,
 }
-OTHERS = ("eval", "extract", "export", "index", "search", "convert")
+OTHERS = ("eval", "extract", "export", "index", "search", "visualize", "convert")
 
 
 @pytest.mark.parametrize("overrides", TRAINING.values(), ids=TRAINING)

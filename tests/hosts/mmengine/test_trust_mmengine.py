@@ -58,7 +58,7 @@ TRAINING = {
     "init_cfg": lambda _, evil: ["model.init_cfg.type", "Pretrained", "model.init_cfg.checkpoint", evil],
     "--resume": _resumed,
 }
-OTHERS = ("eval", "extract", "export", "index", "search")
+OTHERS = ("eval", "extract", "export", "index", "search", "visualize")
 
 
 @pytest.mark.parametrize("arguments", TRAINING.values(), ids=TRAINING)
