@@ -93,8 +93,8 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
 
 
 @contextmanager
-def said_of(where: str) -> Iterator[None]:
-    """Put a place, as a key of a configuration, before what is said to be wrong there."""
+def error_context(where: str) -> Iterator[None]:
+    """Prefix the message of an `InputError` with its place, as a key of a configuration."""
     try:
         yield
     except InputError as error:

@@ -73,11 +73,11 @@ def view_label(view: View | str | int | None) -> int:
     return int(view)
 
 
-def view_of(label: int) -> View | None:
+def view_from_label(label: int) -> View | None:
     """Return the view of a label, None for `UNKNOWN`.
 
     Example:
-        >>> view_of(view_label(View.GROUND)), view_of(view_label(None))
+        >>> view_from_label(view_label(View.GROUND)), view_from_label(view_label(None))
         (<View.GROUND: 1>, None)
     """
     return None if label == UNKNOWN else View(label)

@@ -9,8 +9,8 @@ from agreid_plugin.types import (
     Record,
     View,
     platform_label,
+    view_from_label,
     view_label,
-    view_of,
     view_word,
 )
 
@@ -31,7 +31,7 @@ def test_views_have_one_encoding():
 def test_views_have_words_and_labels_and_may_be_unknown():
     assert [view_word(view) for view in (View.AERIAL, View.GROUND, None)] == ["aerial", "ground", ""]
     assert [view_label(view) for view in (View.AERIAL, View.GROUND, None)] == [0, 1, UNKNOWN]
-    assert [view_of(label) for label in (0, 1, UNKNOWN)] == [View.AERIAL, View.GROUND, None]
+    assert [view_from_label(label) for label in (0, 1, UNKNOWN)] == [View.AERIAL, View.GROUND, None]
 
 
 def test_platforms_have_one_encoding():

@@ -9,7 +9,7 @@ from typing import Any
 
 from agreid_plugin.data.attributes import AttributeSchema, choose, expanded
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.errors import InputError, said_of
+from agreid_plugin.errors import InputError, error_context
 from agreid_plugin.types import UNKNOWN, Record
 
 
@@ -98,7 +98,7 @@ def check_labels(schema: AttributeSchema, records: Iterable[Record], images: int
     """
     known: Counter[str] = Counter()
     for record in records:
-        with said_of(f"no place for what {record.path} has"):
+        with error_context(f"no place for what {record.path} has"):
             labels = schema.encode(record)
         known.update(name for name, label in zip(schema.names, labels, strict=True) if label != UNKNOWN)
     share = 100 * sum(known.values()) / max(len(schema) * images, 1)

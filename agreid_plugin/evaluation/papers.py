@@ -33,7 +33,7 @@ from agreid_plugin.data.check import published_figures
 from agreid_plugin.data.datasets.files import existing, shown
 from agreid_plugin.data.protocols import protocol as known_protocol
 from agreid_plugin.data.yaml_files import read_yaml
-from agreid_plugin.errors import InputError, did_you_mean, said_of, unknown
+from agreid_plugin.errors import InputError, did_you_mean, error_context, unknown
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, check_views, format_views
 
 FILE_NAME = "paper.yml"
@@ -136,7 +136,7 @@ def _paper(path: Path, cites: bool) -> Paper:
 
 
 def _check(path: Path, paper: Paper) -> None:
-    with said_of(f"{path}: setting"):
+    with error_context(f"{path}: setting"):
         check_views(paper.views)
     if len(paper.input) != 2 or not all(type(side) is int for side in paper.input):
         raise InputError(f"{path}: setting: input should be height and width, such as [256, 128]")
@@ -233,7 +233,7 @@ def _read_column(where: str, column: Any) -> Mapping[str, Any]:
 
 
 def _check_protocol(where: str, name: Any) -> None:
-    with said_of(where):
+    with error_context(where):
         if name != UNKNOWN and str(known_protocol(str(name))) != name:
             raise InputError(f"protocol {name!r} should be written {known_protocol(str(name))}")
 

@@ -30,7 +30,7 @@ from agreid_plugin.host import host_of, load_host
 from agreid_plugin.inference.weights import CLASSIFIERS, PREDICTOR, require_predictor, sha256
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.retrieval.index.entries import unit_vectors
-from agreid_plugin.types import UNKNOWN, Batch, ReIDMethod, View, known_or, view_of
+from agreid_plugin.types import UNKNOWN, Batch, ReIDMethod, View, known_or, view_from_label
 from agreid_plugin.version import __version__
 
 LABELS = ("views", "platforms")
@@ -326,7 +326,7 @@ class Extractor:
         features, views = self.embed_images(batch_of(good, [pixels[place][0] for place in kept]))
         paths = tuple(picture.path for picture in good)
         frames = tuple(part[place].path or IN_MEMORY for place in kept if pixels[place][1])
-        told = tuple(map(view_of, views.tolist()))
+        told = tuple(map(view_from_label, views.tolist()))
         places = tuple(start + place for place in kept)
         return Extracted(self._finished(features, paths), paths, told, places, bad, frames)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from agreid_plugin.errors import InputError, require_int, require_known, said_of, unknown
+from agreid_plugin.errors import InputError, error_context, require_int, require_known, unknown
 from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower, import_open_clip
 from agreid_plugin.nn.module_types import Visual
 from agreid_plugin.nn.vit import count_patches, to_pair
@@ -135,7 +135,7 @@ def freeze_named(clip: CLIP, names: Sequence[str], key: str = "freeze") -> None:
         tower, _, part = str(name).partition(".")
         if tower not in towers:
             raise unknown(key, name, ["image", "image.stem", "image.blocks:A-B", "text"])
-        with said_of(key):
+        with error_context(key):
             freeze(towers[tower], part or "all")
 
 

@@ -21,7 +21,7 @@ from agreid_plugin.data.datasets.files import shown
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.validation import as_features
 from agreid_plugin.retrieval.index.entries import Entry, VectorChunk
-from agreid_plugin.types import UNKNOWN, view_of
+from agreid_plugin.types import UNKNOWN, view_from_label
 
 KIND = "agreid_plugin gallery features"
 FileStamp = tuple[str, int, int]
@@ -68,7 +68,7 @@ class FeatureCache:
         if not found:
             raise InputError("no image is left to search in")
         features, views = zip(*(self._known[self._stamps[path]] for path in found), strict=True)
-        seen = map(view_of, views)
+        seen = map(view_from_label, views)
         return VectorChunk([Entry(path, view) for path, view in zip(found, seen, strict=True)], np.stack(features))
 
     def save(self) -> None:

@@ -13,7 +13,7 @@ from agreid_plugin.data.bad_images import SKIP, listed
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.datasets.custom_records import platform_in, view_named
 from agreid_plugin.data.datasets.files import existing, list_images, read_csv, refuse_leaving, shown
-from agreid_plugin.errors import InputError, said_of
+from agreid_plugin.errors import InputError, error_context
 from agreid_plugin.retrieval.index.entries import Entry, is_valid_path, parse_time
 from agreid_plugin.types import UNKNOWN, Record
 
@@ -123,7 +123,7 @@ def _row_entry(where: str, folder: Path, values: dict[str, str], timed: bool) ->
         refuse_leaving(where, [path], "write such a path in full")
     others = {name: text for name, text in values.items() if text and not name.startswith(CAPTION)}
     columns = COLUMNS if timed else COLUMNS[:-1]
-    with said_of(where):
+    with error_context(where):
         return Entry(
             path=str(folder / path),
             view=view_named(view) if view else None,

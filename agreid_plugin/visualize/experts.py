@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agreid_plugin.types import UNKNOWN, view_of, view_word
+from agreid_plugin.types import UNKNOWN, view_from_label, view_word
 from agreid_plugin.visualize.style import DASHES, FAINT, MAP, PALETTE, VIEW_MARKERS, add_title, apply_style, figure
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _views(axes: Axes, each: ExpertUsageTable) -> None:
     start = 0
     for view, members in groupby(each.cameras, key=lambda camera: camera[0]):
         count = len(list(members))
-        known = view_of(view)
+        known = view_from_label(view)
         span: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         axes.plot((start + 0.1, start + count - 0.1), (-0.15, -0.15), color=VIEW_MARKERS[known], lw=2.5, **span)
         words = [view_word(known), "cameras" if count >= MAX_SPACIOUS else ""]

@@ -18,7 +18,7 @@ from agreid_plugin.evaluation.rank_lists import RankList, build_rank_lists, choo
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.inference.evaluation_sets import Tested, examples, extracted
 from agreid_plugin.inference.extractor import Extractor
-from agreid_plugin.types import UNKNOWN, Record, view_of, view_word
+from agreid_plugin.types import UNKNOWN, Record, view_from_label, view_word
 from agreid_plugin.visualize import experts, introspection, patches, ranks, scatter
 from agreid_plugin.visualize.charts import expert_history, read_history
 
@@ -172,7 +172,9 @@ def draw_expert_shares(subject: Subject, run: str | Path | None = None) -> Rende
             "module": each.module,
             "group": each.group,
             "experts": list(each.experts),
-            "cameras": [{"view": view_word(view_of(view)) or None, "camera": camera} for view, camera in each.cameras],
+            "cameras": [
+                {"view": view_word(view_from_label(view)) or None, "camera": camera} for view, camera in each.cameras
+            ],
             "shares": each.shares.round(6).tolist(),
         }
         for each in found

@@ -19,7 +19,7 @@ import numpy as np
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.validation import FeatureArray, as_features, check_lengths
-from agreid_plugin.types import UNKNOWN, Record, View, view_label, view_of
+from agreid_plugin.types import UNKNOWN, Record, View, view_from_label, view_label
 
 FIELDS = ("path", "view", "camera", "pid", "platform", "time", "tags")
 """What is stored of an image, in this order."""
@@ -83,7 +83,7 @@ class Entry:
     def from_fields(cls, values: Sequence[Any]) -> Entry:
         """Return the entry of stored values."""
         path, view, camera, pid, platform, time, tags = values
-        return cls(path, view_of(view), camera, pid, platform, time, json.loads(tags))
+        return cls(path, view_from_label(view), camera, pid, platform, time, json.loads(tags))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch.optim import SGD
 
 import agreid_plugin
 from agreid_plugin.data.workers import told_crash
-from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of, unknown
+from agreid_plugin.errors import InputError, did_you_mean, error_context, first_line, unknown
 from agreid_plugin.host import INSTALL
 from agreid_plugin.hosts.mmengine import registry
 from agreid_plugin.hosts.mmengine.config.arguments import find_mismatch, require_kinds, require_names
@@ -315,7 +315,7 @@ def _check_part(part: Part) -> None:
     *outer, function = constructors
     names = {name for each in outer for name in inspect.signature(each).parameters}
     given = inspect.signature(function).parameters if part.slot.given is None else part.slot.given
-    with said_of(part.where):
+    with error_context(part.where):
         _require_names(kind, function, part.arguments, names, given)
         for each in constructors:
             if each.__module__.partition(".")[0] in HINTED:

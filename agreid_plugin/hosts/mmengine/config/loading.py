@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 
 from agreid_plugin.data.learned_attributes import to_rows
 from agreid_plugin.engine.overrides import literal, pairs
-from agreid_plugin.errors import InputError, did_you_mean, first_line, said_of
+from agreid_plugin.errors import InputError, did_you_mean, error_context, first_line
 from agreid_plugin.hosts.mmengine.config.checks import EXTRA_RUNNER_KEYS, check_config
 from agreid_plugin.hosts.mmengine.models.backbones import spelled
 from agreid_plugin.hosts.mmengine.models.build import schema_of
@@ -49,7 +49,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = (), keys: Collectio
         raise InputError(f"config file {path} cannot be read: {_reason(error)}") from None
     _check_keys(cfg, path)
     _override(cfg, list(overrides))
-    with said_of(str(path)):
+    with error_context(str(path)):
         check_config(cfg, keys)
     return cfg
 

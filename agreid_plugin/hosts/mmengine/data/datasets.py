@@ -22,7 +22,7 @@ from agreid_plugin.data.learned_attributes import check_labels, of_datasets, req
 from agreid_plugin.engine import caption_report
 from agreid_plugin.engine.caption_report import Translations
 from agreid_plugin.engine.report import speak_through
-from agreid_plugin.errors import InputError, said_of, unknown
+from agreid_plugin.errors import InputError, error_context, unknown
 from agreid_plugin.evaluation import evaluation_sets
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.hosts.mmengine.config.arguments import checked
@@ -58,7 +58,7 @@ def training_schema(
     for dataset in () if missing else datasets:
         require_described(dataset, records[dataset.name], "missing_attributes=True")
     every = [record for found in records.values() for record in found]
-    with said_of("attributes"):
+    with error_context("attributes"):
         check_labels(schema, every, len(every), _logger)
     return schema
 
@@ -66,7 +66,7 @@ def training_schema(
 def _schema(asked: Sequence[Any] | Mapping[str, Any], datasets: Sequence[Dataset]) -> AttributeSchema | None:
     if isinstance(asked, Mapping) or any(not isinstance(each, str) for each in asked):
         return schema_of(asked)
-    with said_of("attributes"):
+    with error_context("attributes"):
         return of_datasets(datasets, asked)
 
 
@@ -288,7 +288,7 @@ def _reading(captions: Mapping[str, Any] | None) -> tuple[str, Tokenize | None]:
         return WHICH[0], None
     further = {name: value for name, value in captions.items() if name != "which"}
     which = captions.get("which", WHICH[0])
-    with said_of("captions"):
+    with error_context("captions"):
         if which not in WHICH:
             raise unknown("which", which, WHICH)
         return which, Tokenize(**further)

@@ -9,7 +9,7 @@ from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, said_of
+from agreid_plugin.errors import InputError, error_context
 from agreid_plugin.hosts.mmengine.config.arguments import checked, require_arguments
 from agreid_plugin.hosts.mmengine.models.build import Config, build
 from agreid_plugin.hosts.mmengine.registry import MODELS
@@ -88,7 +88,7 @@ class ViSABackbone(HostBackbone):
     """
 
     def __init__(self, vit: Config | None = None, vab: bool = True, init_cfg: Config | None = None, **options: Any):
-        with said_of(type(self).__name__):
+        with error_context(type(self).__name__):
             core = visa.build_backbone(make_vit(vit, extra_tokens=int(vab)), vab=vab, **options)
         super().__init__(core, core.width * (1 if core.fusion is None else 2), init_cfg)
 
@@ -129,7 +129,7 @@ def make_vit(config: Config | None, extra_tokens: int) -> nn.Module:
     config = dict(config or {})
     if "type" in config:
         return build("vit", config, extra_tokens=extra_tokens)
-    with said_of("vit"):
+    with error_context("vit"):
         require_arguments(
             "vit", _make_vit, config, passed=(*VIT_ARGUMENTS, "checkpointing"), allowed=("size", "pretrained")
         )
@@ -173,7 +173,7 @@ def build_towers(config: Config | None, text: bool = True) -> CLIP:
         text: whether the file has to fill the text tower too.
     """
     config = dict(config or {})
-    with said_of("clip"):
+    with error_context("clip"):
         require_arguments("CLIP", _build, config, passed=SHAPE, allowed=OWN)
         return _build(**config, text=text)
 

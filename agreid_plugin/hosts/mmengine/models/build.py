@@ -13,7 +13,7 @@ from agreid_plugin.data.attributes import AttributeSchema, choose
 from agreid_plugin.data.datasets import dataset_name, load
 from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.data.learned_attributes import from_rows
-from agreid_plugin.errors import InputError, said_of, unknown
+from agreid_plugin.errors import InputError, error_context, unknown
 from agreid_plugin.host import INSTALL, installed
 from agreid_plugin.hosts.mmengine.config.arguments import require_arguments
 from agreid_plugin.hosts.mmengine.data.agsynth import make_once
@@ -41,7 +41,7 @@ def build(where: str, config: Config | nn.Module, **given: Any) -> nn.Module:
     if not isinstance(config, Mapping) or "type" not in config:
         raise InputError(f"{where}={config!r} should be a dictionary with a type, as dict(type='{SCOPE}.BNNeck')")
     arguments = {name: value for name, value in config.items() if name not in ("type", "_scope_")} | given
-    with said_of(where):
+    with error_context(where):
         kind, scope = find(config["type"], config.get("_scope_"))
         require_arguments(str(config["type"]), kind, arguments)
         with DefaultScope.overwrite_default_scope(scope) if scope else nullcontext():
@@ -107,7 +107,7 @@ def schema_of(attributes: Sequence[Any] | Config | None) -> AttributeSchema | No
     """
     if attributes is None:
         return None
-    with said_of("attributes"):
+    with error_context("attributes"):
         if isinstance(attributes, Mapping):
             require_arguments("attributes", _of_dataset, attributes)
             return _of_dataset(**attributes)

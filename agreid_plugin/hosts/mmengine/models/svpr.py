@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agreid_plugin.errors import require_int, said_of
+from agreid_plugin.errors import error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import build_towers
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
@@ -43,7 +43,7 @@ class SVPR(ReIDModel):
         init_cfg: Config | None = None,
         **options: Any,
     ):
-        with said_of("SVPR"):
+        with error_context("SVPR"):
             towers, schema = build_towers(clip), schema_of(attributes)
             further = {"make_head": head_maker(head), "objectives": build_objectives(objectives)}
             method = svpr.SVPR(towers.image, towers.text, require_int("num_ids", num_ids), schema, **further, **options)

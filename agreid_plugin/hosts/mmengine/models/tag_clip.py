@@ -9,7 +9,7 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from agreid_plugin.errors import require_int, said_of
+from agreid_plugin.errors import error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import build_towers
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel, accuracy
@@ -54,7 +54,7 @@ class TAGCLIP(ReIDModel):
         init_cfg: Config | None = None,
         **options: Any,
     ):
-        with said_of("TAGCLIP"):
+        with error_context("TAGCLIP"):
             towers = build_towers(clip)
             if freeze_patches:
                 towers.image.visual.conv1.requires_grad_(False)

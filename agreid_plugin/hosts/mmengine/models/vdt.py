@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agreid_plugin.errors import require_int, said_of
+from agreid_plugin.errors import error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import core_of
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
@@ -43,7 +43,7 @@ class VDT(ReIDModel):
     ):
         core = core_of("agreid_plugin.VDT", backbone, DecoupledEncoder, ["agreid_plugin.VDTBackbone"])
         make = head_maker(head)
-        with said_of("VDT"):
+        with error_context("VDT"):
             heads = make(core.width, require_int("num_ids", num_ids)), make(core.width, len(View))
             method = vdt.VDT(core, *heads, build_objectives(objectives), **options)
         super().__init__(method, data_preprocessor, init_cfg)

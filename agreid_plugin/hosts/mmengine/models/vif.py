@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from agreid_plugin.errors import require_int, said_of
+from agreid_plugin.errors import error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import HostBackbone
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
@@ -55,7 +55,7 @@ class VIF(ReIDModel):
         init_cfg: Config | None = None,
         **options: Any,
     ):
-        with said_of("VIF"):
+        with error_context("VIF"):
             built = build("backbone", backbone)
             core = built.core if isinstance(built, HostBackbone) else ForeignBackbone(built)
             further = {"make_head": head_maker(head), "objectives": build_objectives(objectives), "width": width}

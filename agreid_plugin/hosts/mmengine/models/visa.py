@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agreid_plugin.errors import InputError, require_int, said_of
+from agreid_plugin.errors import InputError, error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import core_of
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
@@ -46,7 +46,7 @@ class ViSA(ReIDModel):
         make, own = head_maker(head), backbone.get("variant", PAPER) if isinstance(backbone, Mapping) else None
         if own and options.setdefault("variant", own) != own:
             raise InputError(f"ViSA: variant={options['variant']!r}, but its backbone has {own!r}: give both the same")
-        with said_of("ViSA"):
+        with error_context("ViSA"):
             method = visa.ViSA(
                 core,
                 require_int("num_ids", num_ids),
