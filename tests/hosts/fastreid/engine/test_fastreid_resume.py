@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import assert_one_line
+from conftest import assert_one_line, slow
 from small_runs import final, logged, same, write_config
 from small_text import TINY
 
@@ -46,7 +46,7 @@ def halved(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("damage", [flipped, halved, Path.unlink])
+@pytest.mark.parametrize("damage", [flipped, *slow(halved, Path.unlink)])
 def test_the_checkpoint_before_a_damaged_one_is_used(forked_command, config, straight, tmp_path, damage):
     run = tmp_path / "run"
     train = ("train", "--config", config, "--output", run, *SHORT, "--resume")
@@ -111,7 +111,7 @@ def test_checkpoints_are_in_the_order_of_training(tmp_path):
     assert [path.stem for path in numbered(tmp_path)] == [name_of(*each) for each in order]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, *slow(signal.SIGINT, signal.SIGHUP)])
 def test_a_signal_ends_a_run_after_its_step(forked_command, config, straight, tmp_path, sent):
     run = tmp_path / "run"
     train = ("train", "--config", config, "--output", run, *SHORT, "DATALOADER.NUM_WORKERS", 1)
@@ -199,8 +199,9 @@ COSINE = ("SOLVER.SCHED", "CosineAnnealingLR", "SOLVER.ETA_MIN_LR", 1e-6)
 STEPS = ("SOLVER.SCHED", "MultiStepLR", "SOLVER.STEPS", "[1, 3]")
 
 
-@pytest.mark.parametrize("before", [COSINE, STEPS])
-@pytest.mark.parametrize("after", [COSINE, STEPS])
+@pytest.mark.parametrize(
+    ("before", "after"), [(STEPS, COSINE), *slow((COSINE, COSINE), (COSINE, STEPS), (STEPS, STEPS))]
+)
 def test_a_run_that_is_made_longer_goes_by_its_new_schedule(forked_command, config, tmp_path, before, after):
     def train(run: str, *more: object) -> list[float]:
         outcome = forked_command("train", "--config", config, "--output", tmp_path / run, *more)
