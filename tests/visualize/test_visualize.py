@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import assert_one_line
+from conftest import RESNET, assert_one_line
 from fastreid.modeling import build_model
 from PIL import Image
 from small_gallery import make_visa
@@ -286,11 +286,11 @@ def test_a_report_of_no_run_is_refused(fastreid_command, tmp_path):
 
 
 def test_what_a_model_does_not_have_is_said_in_one_line(config_file, fastreid_command, tmp_path):
-    resnet = build_model(load_config(config_file, ["MODEL.HEADS.NUM_CLASSES", "8", "MODEL.DEVICE", "cpu"]))
+    resnet = build_model(load_config(config_file, [*RESNET, "MODEL.HEADS.NUM_CLASSES", "8", "MODEL.DEVICE", "cpu"]))
     torch.save({"model": resnet.state_dict()}, tmp_path / "resnet.pth")
     common = ("--config", config_file, "--weights", tmp_path / "resnet.pth", "--out", tmp_path / "no.png")
     for name, words in (("experts", "no experts"), ("graph", "chooses no patches"), ("attention", "no vision transf")):
-        assert_one_line(fastreid_command("visualize", name, *common), "Baseline", words)
+        assert_one_line(fastreid_command("visualize", name, *common, *RESNET), "Baseline", words)
     assert not (tmp_path / "no.png").exists()
 
 

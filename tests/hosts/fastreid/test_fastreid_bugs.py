@@ -21,7 +21,8 @@ from agreid_plugin.hosts.fastreid.data.datasets import load_dataset
 from agreid_plugin.hosts.fastreid.data.loaders import ReIDDataset, build_sampler, build_test_loader
 from agreid_plugin.types import Record
 
-ELSEWHERE = "tests/hosts/test_fastreid_"
+ELSEWHERE = "tests/hosts/fastreid"
+TRAINING = f"{ELSEWHERE}/engine/test_fastreid_train.py"
 VIT = ["MODEL.BACKBONE.NAME", "build_vit_backbone"]
 BUGS = {
     1: "test_unreadable_image_is_named",  # hangs for ever on a corrupt image
@@ -36,14 +37,14 @@ BUGS = {
     10: "test_periods_of_zero_mean_the_end",  # divides by zero: EVAL_PERIOD 0
     11: "test_periods_of_zero_mean_the_end",  # divides by zero: CHECKPOINT_PERIOD 0
     12: "test_resuming_a_finished_run_says_so",  # AttributeError 'epoch'
-    13: "tests/hosts/test_warmup.py::test_fastreid_trains_for_an_epoch_and_resumes_to_the_same_length_in_silence",
+    13: "tests/engine/test_warmup.py::test_fastreid_trains_for_an_epoch_and_resumes_to_the_same_length_in_silence",
     14: "test_unknown_names_are_suggested",  # 'int' object has no attribute 'backward'
     15: "test_the_final_evaluation_is_in_metrics_json",
-    16: f"{ELSEWHERE}train.py::test_progress_lines_tell_loss_accuracy_rate_speed_and_time",  # a line in 200 iterations
-    17: f"{ELSEWHERE}resume.py::test_the_best_model_stays_the_best",  # after a resume
+    16: f"{TRAINING}::test_progress_lines_tell_loss_accuracy_rate_speed_and_time",  # a line in 200 iterations
+    17: f"{ELSEWHERE}/engine/test_fastreid_resume.py::test_the_best_model_stays_the_best",  # after a resume
     18: "test_frozen_layers_stay_frozen_through_an_evaluation",
-    19: f"{ELSEWHERE}compat.py::test_modes_come_back_after_an_error_and_frozen_layers_stay_frozen",
-    20: f"{ELSEWHERE}compat.py::test_short_galleries_are_ranked",
+    19: f"{ELSEWHERE}/test_fastreid_compat.py::test_modes_come_back_after_an_error_and_frozen_layers_stay_frozen",
+    20: f"{ELSEWHERE}/test_fastreid_compat.py::test_short_galleries_are_ranked",
     21: "test_queries_without_an_answer_are_found_before_training",
     22: "test_query_expansion_beyond_the_set",
     23: "test_test_loader_takes_the_configured_workers",
@@ -56,14 +57,14 @@ BUGS = {
     30: "test_models_that_cannot_be_built",  # PRETRAIN without a path wants to download
     31: "test_models_that_cannot_be_built",  # FEAT_DIM is taken on trust
     32: "test_unknown_names_are_suggested",  # optimizers and schedules
-    33: f"{ELSEWHERE}train.py::test_training_through_the_command",  # OUTPUT_DIR must exist
-    34: f"{ELSEWHERE}train.py::test_one_seed_one_result",  # no seed in the configuration
-    35: f"{ELSEWHERE}config.py::test_values_are_taken_as_the_keys_type",
+    33: f"{TRAINING}::test_training_through_the_command",  # OUTPUT_DIR must exist
+    34: f"{TRAINING}::test_one_seed_one_result",  # no seed in the configuration
+    35: f"{ELSEWHERE}/config/test_fastreid_config.py::test_values_are_taken_as_the_keys_type",
     36: "test_batches_that_cannot_be_filled",  # one identity; a Distiller without a teacher
-    37: f"{ELSEWHERE}train.py::test_run_card_tells_what_the_run_was_made_of",  # __version__ says 1.3
-    38: f"{ELSEWHERE}train.py::test_samplers_of_the_host",  # an epoch is len(set) // batch, whatever the sampler
+    37: f"{TRAINING}::test_run_card_tells_what_the_run_was_made_of",  # __version__ says 1.3
+    38: f"{TRAINING}::test_samplers_of_the_host",  # an epoch is len(set) // batch
     39: "test_processes_draw_from_one_stream",
-    40: f"{ELSEWHERE}compat.py::test_roc_calls_pairs_of_one_person_positive",
+    40: f"{ELSEWHERE}/test_fastreid_compat.py::test_roc_calls_pairs_of_one_person_positive",
     41: "test_unknown_names_are_suggested",  # one test set named twice collapses
 }
 
@@ -265,14 +266,14 @@ def test_items_are_sorted_and_the_root_is_read_when_needed(train, market, tmp_pa
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (VIT, ["MODEL.BACKBONE.DEPTH of build_vit_backbone '18x' unknown"]),
+        ([*VIT, "MODEL.BACKBONE.DEPTH", "18x"], ["MODEL.BACKBONE.DEPTH of build_vit_backbone '18x' unknown"]),
         (
             [*VIT, "MODEL.BACKBONE.DEPTH", "base", "INPUT.SIZE_TEST", "[64, 32]"],
             ["one image size", "[32, 16]", "[64, 32]"],
         ),
         (["MODEL.BACKBONE.PRETRAIN", True], ["PRETRAIN_PATH is empty", "nothing is downloaded"]),
-        (["MODEL.BACKBONE.FEAT_DIM", 2048], ["FEAT_DIM is 2048", "gives 512: set it to 512"]),
-        (["MODEL.BACKBONE.FEAT_DIM", 2048, "MODEL.META_ARCHITECTURE", "MoCo"], ["FEAT_DIM is 2048", "set it to 512"]),
+        (["MODEL.BACKBONE.FEAT_DIM", 2048], ["FEAT_DIM is 2048", "gives 16: set it to 16"]),
+        (["MODEL.BACKBONE.FEAT_DIM", 2048, "MODEL.META_ARCHITECTURE", "MoCo"], ["FEAT_DIM is 2048", "set it to 16"]),
     ],
 )
 def test_models_that_cannot_be_built(train, overrides, words):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import assert_one_line, recipes
+from conftest import RESNET, assert_one_line, recipes
 from fastreid.solver import build_lr_scheduler
 from fastreid.utils.events import EventStorage
 from small_fastreid import VISA, built, write_tiny
@@ -133,7 +133,7 @@ def test_every_recipe_can_be_explained_without_its_data(path, tmp_path):
 
 
 def test_the_hosts_own_model_and_data(config_file):
-    found = told(config_file)
+    found = told(config_file, *RESNET)
     assert found["model"]["architecture"] == "Baseline (fast-reid)"
     assert found["model"]["backbone"] == "build_resnet_backbone (fast-reid), depth 18x"
     assert found["model"]["heads"] == "EmbeddingHead (fast-reid), 8 classes"
@@ -240,7 +240,7 @@ def test_bad_settings_are_one_line(tiny, fastreid_command, overrides, words):
 
 
 def test_a_size_the_host_does_not_know_is_one_line(config_file, fastreid_command):
-    outcome = fastreid_command("explain", "--config", config_file, "MODEL.BACKBONE.DEPTH", "19x")
+    outcome = fastreid_command("explain", "--config", config_file, *RESNET, "MODEL.BACKBONE.DEPTH", "19x")
     assert_one_line(outcome, "the model cannot be built", "19x")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import assert_one_line
+from conftest import RESNET, assert_one_line
 from fastreid.data.build import fast_batch_collator
 from fastreid.data.common import CommDataset
 from fastreid.data.datasets import DATASET_REGISTRY
@@ -29,7 +29,7 @@ from agreid_plugin.hosts.fastreid.data.loaders import ReIDDataset, build_test_lo
 from agreid_plugin.synth import make_agsynth
 from agreid_plugin.types import PLATFORMS, UNKNOWN, View
 
-IDS, IMAGES = 80, 8
+IDS, IMAGES = 40, 8
 
 
 @pytest.fixture(scope="module")
@@ -213,12 +213,13 @@ def chance(name: str, root: Path) -> float:
     return 100 * np.mean([rank(rng.random(same.shape), same, np.zeros_like(same)).precision for _ in range(20)])
 
 
+@pytest.mark.slow
 def test_the_stock_trainer_and_evaluator_on_agsynth(synth_config, agsynth, tmp_path, monkeypatch):
     monkeypatch.setattr("fastreid.data.build._root", str(agsynth))
     epochs = ["SOLVER.MAX_EPOCH", 6, "TEST.EVAL_PERIOD", 6, "SOLVER.CHECKPOINT_PERIOD", 6]
-    cfg = synth_config("OUTPUT_DIR", tmp_path / "run", *epochs)
+    cfg = synth_config("OUTPUT_DIR", tmp_path / "run", *RESNET, *epochs)
     default_setup(cfg, None)
-    assert DefaultTrainer(cfg).train()["mAP"] > 2 * chance("CARGO_A2G", agsynth)
+    assert DefaultTrainer(cfg).train()["mAP"] > 1.4 * chance("CARGO_A2G", agsynth)
 
 
 def host_pipeline_config(synth_config, *overrides):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL_CONFIG, assert_one_line
+from conftest import RESNET, SMALL_CONFIG, assert_one_line
 from fastreid.engine import DefaultPredictor, DefaultTrainer, default_setup
 from small_fastreid import train_once, write_tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -46,7 +46,9 @@ def weights(path) -> dict[str, torch.Tensor]:
     return torch.load(path, weights_only=True)["model"]
 
 
-@pytest.mark.parametrize("model", [[], VIT], ids=["resnet", "vit"])
+@pytest.mark.parametrize(
+    "model", [pytest.param(RESNET, id="resnet"), pytest.param(VIT, id="vit", marks=pytest.mark.slow)]
+)
 def test_training_through_the_command(fastreid_command, config_file, tmp_path, model):
     run = tmp_path / "run"
     options = ["SOLVER.MAX_EPOCH", 4, "SOLVER.CHECKPOINT_PERIOD", 0, *model]
@@ -100,7 +102,7 @@ def test_weights_move_with_mixed_precision(fastreid_command, config_file, tmp_pa
     amp = ["SOLVER.AMP.ENABLED", True, "SOLVER.AMP.ON_CPU", on_cpu, "SOLVER.MAX_EPOCH", 1]
     outcome = fastreid_command("train", "--config", config_file, "--output", run, *amp)
     assert outcome.code == 0, outcome.err
-    assert next(line["changed_weights"] for line in metrics(run) if "changed_weights" in line) > 50
+    assert next(line["changed_weights"] for line in metrics(run) if "changed_weights" in line) > 30
     assert ("mixed precision is off" in outcome.out) == (not on_cpu)
 
 
@@ -123,7 +125,7 @@ def test_resume_goes_on_where_the_run_stopped(fastreid_command, config_file, tmp
     assert outcome.code == 0, outcome.err
     assert "Starting training from epoch 1" in outcome.out
     assert [line["iteration"] for line in metrics(run) if "total_loss" in line] == [0, 1, 2, 3, 4, 5]
-    assert weights(run / "model_final.pth")["heads.weight"].shape == (8, 512)
+    assert weights(run / "model_final.pth")["heads.weight"].shape == (8, 16)
 
 
 def test_evaluation_of_a_checkpoint_repeats_the_runs_result(fastreid_command, trained, tmp_path):
@@ -201,7 +203,7 @@ def test_the_hosts_stock_trainer_learns_and_its_predictor_predicts(config_file, 
     predictor = DefaultPredictor(cfg)
     image = torch.full((1, 3, 32, 16), 100.0)
     first, second = predictor(image), predictor(image)
-    assert first.shape == (1, 512)
+    assert first.shape == (1, 16)
     assert torch.equal(first, second)
 
 

@@ -216,7 +216,7 @@ def test_options_are_texts_or_mappings(configured):
     [
         (("build_resnet_backbone", "18x"), 512),
         (("build_vit_backbone", "small"), 768),
-        (("build_plain_vit_backbone", "tiny"), 192),
+        (("build_plain_vit_backbone", "tiny"), 16),
     ],
 )
 def test_width_zero_asks_the_hosts_backbones_and_ours(configured, backbone, width):

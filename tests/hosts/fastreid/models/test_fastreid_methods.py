@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, assert_one_line, recipes
+from conftest import RESNET, ROOT, assert_one_line, recipes
 from fastreid.utils.events import EventStorage
 from small_fastreid import VISA, built, train_once, write_tiny
 
@@ -195,7 +195,7 @@ def test_every_key_of_visa_is_at_the_constructors_default():
 
 @pytest.mark.parametrize("architecture", ["Baseline", "MoCo", "MGN"])
 def test_the_hosts_architectures_take_our_losses(config_file, architecture):
-    names = ("MODEL.META_ARCHITECTURE", architecture, "MODEL.QUEUE_SIZE", "32")
+    names = (*RESNET, "MODEL.META_ARCHITECTURE", architecture, "MODEL.QUEUE_SIZE", "32")
     if architecture == "MGN":  # made for a ResNet-50
         names += ("MODEL.BACKBONE.DEPTH", "50x", "MODEL.BACKBONE.FEAT_DIM", "2048")
     overrides = (*names, "MODEL.LOSSES.VIAL.WEIGHT", "3.0", "MODEL.LOSSES.NAME", "('TripletLoss', 'VIAL')")

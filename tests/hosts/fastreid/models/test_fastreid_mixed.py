@@ -44,6 +44,7 @@ def test_a_mixed_recipe_trains_an_epoch(recipe, people, tmp_path, fastreid_comma
     assert 0 <= json.loads((tmp_path / "results.json").read_text())["CARGO"]["A2G"]["mAP"] <= 100
 
 
+@pytest.mark.slow
 def test_the_example_plugin_is_found_by_its_entry_point(people, tmp_path):
     """In a process of its own, to which the plugin is installed as pip would: its file and its metadata on the path."""
     assert len((EXAMPLE / "example_plugin.py").read_text().splitlines()) < 60
