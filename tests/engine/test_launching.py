@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import slow
 from launch_cases import OF_SRUN, arguments, as_a_task, work
 from processes import free_port, on_machines
 
@@ -73,7 +74,7 @@ def test_whoever_waits_too_long_names_step_place_and_who_is_missing(tmp_path):
     assert_nobody_left(tmp_path, 2)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), *slow((signal.SIGTERM, 143))])
 def test_a_command_that_is_killed_leaves_nobody_behind(tmp_path, number, code):
     command = sleeping_command(tmp_path)
     wait_until_all_work(tmp_path)

@@ -253,6 +253,7 @@ def test_two_processes(fastreid_command, tiny_py, tmp_path):
     assert_one_line(fastreid_command(*wrong, "model.num_ids", 5), "num_ids is 5, but CARGO has 4")
 
 
+@pytest.mark.slow
 def test_mmpretrains_own_tool_by_torchrun(tiny_py, tmp_path):
     """The configuration runs where our command is not used at all, in two processes without a GPU."""
     import mmpretrain
