@@ -4,6 +4,7 @@ Machines, each of which starts processes, are threads of the test.
 """
 
 import json
+import logging
 import multiprocessing
 import os
 import queue
@@ -107,6 +108,7 @@ def on_machines(call: Callable[[int], None], number: int = 2) -> list[BaseExcept
     deadline = time.monotonic() + MOST_SECONDS
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
+    logging.disable(logging.NOTSET)  # machines do not share a process: one switched it on while the other had it off
     assert not any(thread.is_alive() for thread in threads), f"{number} machines did not end; so far: {ends}"
     return ends
 
