@@ -1,4 +1,4 @@
-"""Errors of a user's input in one line, runs that cannot go on, and findings of checks."""
+"""Errors: bad input in one line, runs that cannot continue, stop signals; findings of checks."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -8,17 +8,17 @@ from difflib import get_close_matches
 from signal import Signals
 from typing import TypeVar
 
-MOST_SHOWN = 20  # known names spelled out in a complaint about an unknown one
-LONGEST = 2000  # characters of a complaint, of which what a file says may be endless
+MAX_SHOWN = 20  # known names in a message about an unknown one
+MAX_LENGTH = 2000  # characters of a message, which may quote a file
 
 Given = TypeVar("Given")
 
 
 class InputError(ValueError):
-    """Bad input: a file, key or value the user can put right.
+    """Bad input: a file, key or value that the user can correct.
 
-    The message is one line saying what is wrong, where, and what to do: line breaks in it, as in an odd file name, are
-    made spaces, what would steer a terminal is spelled out, and there is an end to it. The command prints it and exits
+    The message is one line saying what is wrong, where, and what to do: line breaks in it, as in an odd file name,
+    become spaces, control characters are escaped, and it is cut where it is too long. The command prints it and exits
     with 2.
     """
 
@@ -31,7 +31,7 @@ class MissingInputError(InputError, FileNotFoundError):
 
 
 def printable(text: str) -> str:
-    """Return a text, as a file's name, with line breaks, control characters and bytes that are no text spelled out."""
+    """Return a text, as a file's name, with line breaks, control characters and undecodable bytes escaped."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
@@ -39,11 +39,11 @@ def printable(text: str) -> str:
 
 def _one_line(text: str) -> str:
     line = printable(" ".join(text.splitlines()))
-    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+    return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH // 2]} ... {line[-MAX_LENGTH // 2 :]}"
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on though nothing is wrong with its input: a process was killed, or waited in vain.
+    """A run that cannot continue though its input is correct: a process was killed, or a wait timed out.
 
     The command prints the line and exits with 1.
 
@@ -64,7 +64,7 @@ class Finding:
     Attributes:
         ok: whether all is well.
         text: what was found, in one line.
-        warns: whether it deserves a look although all is well.
+        warns: whether it is a warning although all is well.
     """
 
     ok: bool
@@ -88,7 +88,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
     """Build the error for a name that is not among the `known` ones: nearest name first, then all of them."""
     known = sorted(known)
-    shown = known if len(known) <= MOST_SHOWN else [*known[:MOST_SHOWN], f"... ({len(known)} in all)"]
+    shown = known if len(known) <= MAX_SHOWN else [*known[:MAX_SHOWN], f"... ({len(known)} in all)"]
     return InputError(f"{kind} {name!r} unknown{did_you_mean(str(name), known)}; known: {', '.join(shown) or 'none'}")
 
 
@@ -102,7 +102,7 @@ def error_context(where: str) -> Iterator[None]:
 
 
 def require_within(name: str, value: float, low: float, high: float) -> float:
-    """Return a number that is finite and within bounds, or refuse it by name."""
+    """Return a finite number within bounds, or refuse it by name."""
     if not (isinstance(value, int | float) and math.isfinite(value) and low <= value <= high):
         bounds = f"between {low} and {high}" if math.isfinite(high) else f"{low} or more"
         raise InputError(f"{name}={value!r} should be {bounds}")
@@ -110,7 +110,7 @@ def require_within(name: str, value: float, low: float, high: float) -> float:
 
 
 def require_int(name: str, value: int, least: int = 1) -> int:
-    """Return a whole number, or refuse what is none or too small."""
+    """Return an integer of at least `least`, or refuse the value by name."""
     if not isinstance(value, int) or value < least:
         raise InputError(f"{name}={value!r} should be a whole number, {least} or more")
     return value
@@ -125,14 +125,14 @@ def require_known(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def require_given(name: str, value: Given | None) -> Given:
-    """Return what may be left out elsewhere and is needed here, or ask for it by name."""
+    """Return a value that is needed here, or ask for it by name if it is None."""
     if value is None:
         raise InputError(f"{name}=None should be given")
     return value
 
 
 class Stopped(SystemExit):
-    """A run was ended by a signal; the exit code is the one shells give such a process: 130, 143 or 129."""
+    """A run was ended by a signal; the exit code is that of shells: 130, 143 or 129."""
 
     def __init__(self, number: int):
         super().__init__(128 + number)

@@ -1,4 +1,4 @@
-"""The words every layer shares: a view, one image's record, a batch, what a head gives, what a method is.
+"""Types that all rooms share: views, records, batches, outputs of heads, and the contract of a method.
 
 Shapes: B images, M attributes, L caption tokens, D width, C identities.
 """
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError, require_known
 
 UNKNOWN = -1
-"""Label of a view, platform, camera or attribute nobody knows, in records and in batches."""
+"""Label of an unknown view, platform, camera or attribute, in records and in batches."""
 
 
 PLATFORMS = ("uav", "cctv", "wearable")
-"""What carries a camera; a batch has the place in this list."""
+"""Carriers of a camera; a batch has the index in this list."""
 
 
 VIEW_SOURCES = ("given", "predicted")
@@ -32,7 +32,7 @@ A `view_head` supervises a method's view token in training; a `view_predictor` g
 
 
 class View(IntEnum):
-    """From where a person was seen. A wearable camera is ground, told apart by its record's `platform`.
+    """View of a person, from the air or from the ground. A wearable camera is ground; its record's `platform` says so.
 
     Example:
         >>> View.AERIAL, View["GROUND"]
@@ -48,17 +48,17 @@ class View(IntEnum):
 
     @property
     def word(self) -> str:
-        """What files and people call it: `aerial` or `ground`."""
+        """Name in files and messages: `aerial` or `ground`."""
         return self.name.lower()
 
 
 def view_word(view: View | None) -> str:
-    """Return a view's word, empty when nobody knows the view."""
+    """Return a view's word, empty for an unknown view."""
     return "" if view is None else view.word
 
 
 def view_label(view: View | str | int | None) -> int:
-    """Return a view, or its word, as batches have it: its number, `UNKNOWN` when nobody knows it.
+    """Return the label of a view or of its word, as in batches: its number, `UNKNOWN` for None.
 
     Example:
         >>> view_label(View.GROUND), view_label("aerial"), view_label(None)
@@ -91,12 +91,12 @@ class Record:
         path: the image file.
         pid: the identity, unique within its dataset.
         camera: the camera's number in the dataset, `UNKNOWN` without one.
-        view: aerial or ground, None when nobody knows.
-        platform: what carries the camera, one of `PLATFORMS`, a word of the user's own, or empty.
+        view: aerial or ground, None if unknown.
+        platform: carrier of the camera, one of `PLATFORMS`, another word of the user, or empty.
         split: `train`, `val`, `query`, `gallery`; text sets have `test` instead of the last two.
         attributes: name -> value, for example `{"hair": "long"}`; unknown ones are left out.
         captions: sentences describing the person.
-        tags: what else the name says and a protocol may ask for: time of day, scene, altitude.
+        tags: further values that a protocol may filter by: time of day, scene, altitude.
     """
 
     path: str
@@ -111,15 +111,15 @@ class Record:
 
 
 def platform_label(platform: str) -> int:
-    """Return a platform's place in `PLATFORMS`, `UNKNOWN` for any other word; case does not matter."""
+    """Return a platform's index in `PLATFORMS`, `UNKNOWN` for any other word; case does not matter."""
     return PLATFORMS.index(platform.lower()) if platform.lower() in PLATFORMS else UNKNOWN
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images and what is known of them; what nobody gave is None, what one image lacks is `UNKNOWN`.
+    """Images with their labels: a field without values is None, a label that an image lacks is `UNKNOWN`.
 
-    Views may also be a list of words or members of `View`, one an image, with None where it is not known.
+    Views may also be a list of words or members of `View`, one for each image, with None for unknown ones.
 
     Example:
         >>> batch = Batch(images=torch.zeros(2, 3, 256, 128), pids=torch.tensor([7, 9]))
@@ -132,7 +132,7 @@ class Batch:
     images: Tensor | None = None  # (B, 3, H, W)
     pids: Tensor | None = None  # (B,)
     views: Tensor | None = None  # (B,) View or UNKNOWN
-    platforms: Tensor | None = None  # (B,) place in PLATFORMS or UNKNOWN
+    platforms: Tensor | None = None  # (B,) index in PLATFORMS or UNKNOWN
     cameras: Tensor | None = None  # (B,)
     attributes: Tensor | None = None  # (B, M) value index or UNKNOWN
     tokens: Tensor | None = None  # (B, L)
@@ -154,7 +154,7 @@ class Batch:
         return {name: value for name, value in values.items() if value is not None}
 
     def only(self, names: frozenset[str] | set[str]) -> Batch:
-        """Keep the named fields alone, so that a model cannot see the others.
+        """Return a batch with only the named fields, so that a model cannot see the others.
 
         Example:
             >>> batch = Batch(images=torch.zeros(2, 3, 256, 128), pids=torch.tensor([7, 9]))
@@ -184,7 +184,7 @@ class Batch:
 
 
 def _view_labels(views: Iterable[View | str | int | None]) -> Tensor:
-    """Return views as a batch has them: (B,)."""
+    """Return the labels of views: (B,)."""
     if isinstance(views, str | int):
         raise InputError(f"views={views!r} should be a list: one view for each image")
     return torch.tensor([view_label(view) for view in views])
@@ -192,7 +192,7 @@ def _view_labels(views: Iterable[View | str | int | None]) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadOutputs:
-    """What a head makes of one feature an image."""
+    """Outputs of a head, from one feature for each image."""
 
     features: Tensor  # (B, D) that distances are learned on
     embedding: Tensor  # (B, D) that images are compared by
@@ -201,7 +201,7 @@ class HeadOutputs:
 
 @dataclass(frozen=True)
 class AttributeGuess:
-    """What a model takes an image's attribute for, and how sure it is, from 0 to 1."""
+    """A predicted attribute of an image, with the confidence from 0 to 1."""
 
     name: str
     value: str
@@ -209,15 +209,15 @@ class AttributeGuess:
 
 
 class ReIDMethod(nn.Module, ABC):
-    """A method of re-identification, whatever toolbox trains it.
+    """A method of re-identification, independent of the toolbox that trains it.
 
-    `forward` turns a batch into named tensors, from which `losses` are learned and images are compared by `embed`.
+    `forward` turns a batch into named tensors, from which `losses` are computed and, by `embed`, features to compare.
 
     Attributes:
-        training_inputs: the fields of a `Batch` that it learns from; none of them may be `UNKNOWN`.
+        training_inputs: the fields of a `Batch` that it learns from, without `UNKNOWN` labels.
         inference_inputs: the fields of a `Batch` the method may see at test time. Evaluators pass
             `batch.only(method.inference_inputs)`, so that no label leaks into a test feature.
-        view_source: where the view of a test image comes from, `given` or `predicted`; empty if it needs none.
+        view_source: source of the view of a test image, `given` or `predicted`; empty if it needs none.
     """
 
     training_inputs: frozenset[str] = frozenset({"images", "pids"})
@@ -251,5 +251,5 @@ class ReIDMethod(nn.Module, ABC):
 
 
 def known_or(labels: Tensor | None, others: Tensor) -> Tensor:
-    """Return labels with others where they are `UNKNOWN`, or all others without any: (B,), (B,) -> (B,)."""
+    """Return labels with `others` in the place of `UNKNOWN`, or of all if there are none: (B,), (B,) -> (B,)."""
     return others if labels is None else labels.where(labels != UNKNOWN, others.to(labels))
