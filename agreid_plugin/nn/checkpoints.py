@@ -34,6 +34,21 @@ _UNREADABLE = (
     *(MemoryError, OverflowError, struct.error, zipfile.BadZipFile, zlib.error, SafetensorError),
     pickle.UnpicklingError,
 )
+RECORD = "data.pkl"  # of the modules of a TorchScript archive
+MAX_DEPTH = 100  # modules in modules
+STORAGES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+"""Storage types of a TorchScript archive and their dtypes."""
 _WITH_NAN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Content = TypeVar("Content")
 
@@ -159,23 +174,6 @@ def _read(path: str | Path, what: str, read: Callable[[str | Path], Content]) ->
         raise
     except _UNREADABLE as error:
         raise InputError(f"{path} cannot be read as {what}: {first_line(error)}") from None
-
-
-RECORD = "data.pkl"
-MAX_DEPTH = 100  # modules in modules
-STORAGES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
-}
-"""Storage types of an archive and their dtypes."""
 
 
 def is_torchscript(path: str | Path) -> bool:

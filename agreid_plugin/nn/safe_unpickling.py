@@ -29,101 +29,19 @@ from agreid_plugin.trust import ARCHIVE_ERRORS, OPTION, trusted
 
 _logger = logging.getLogger(__name__)
 
-MAX_NAMED = 3  # classes, or objects left out, in a message
-HARMLESS = ("torch.", "collections.", "_codecs.encode", "builtins.set", "builtins.bytearray", "builtins.complex")
-"""Beginnings of the names that any weight file asks for."""
-MAX_PICKLES = 10  # in a file; the old format has five in a row
-# How torch names what it refuses.
-_REFUSED = re.compile(r"GLOBAL (\S+) was")
-
-
-def load_trusted(path: str | Path, refused: BaseException, **options: Any) -> Any:
-    """Load a file that was refused, running its code, if files are trusted.
-
-    Args:
-        path: the file.
-        refused: the error of the safe reader.
-        **options: for `torch.load`.
-
-    Raises:
-        InputError: it is not trusted, or damaged.
-    """
-    if not trusted():
-        raise build_refusal(path, refused)
-    _logger.warning("%s is loaded with the code that it holds, as %s says", path, OPTION)
-    try:
-        return torch.load(path, weights_only=False, **options)
-    except Exception as error:  # raised by its own code
-        raise InputError(f"{path} cannot be loaded, trusted as it is: {_describe_error(error)}") from None
-
-
-def build_refusal(path: str | Path, refused: BaseException) -> InputError:
-    """Build the error that says what a file asks for, what that could do, and what to do about it."""
-    match = _REFUSED.search(str(refused))
-    foreign = sorted(name for name in list_pickle_globals(path) if not name.startswith(HARMLESS))
-    shown = [*foreign[:MAX_NAMED], *(["..."] if len(foreign) > MAX_NAMED else [])]
-    names = [match[1]] if match else shown
-    if not names:
-        return InputError(f"{path} cannot be read as a checkpoint: it is damaged, or holds more than torch writes")
-    return InputError(
-        f"{path} was not loaded: it holds more than tensors and plain values and asks for {', '.join(names)[:300]}; a "
-        "file that asks for such things can run code with all your rights (read, change, delete, send files); if you "
-        f"trust whoever made it, add {OPTION}, else have its state dict saved alone"
-    )
-
-
-def _describe_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def list_pickle_globals(path: str | Path) -> set[str]:
-    """Return the full names of classes and functions that the readable pickles of a file ask for."""
-    found: set[str] = set()
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                for name in archive.namelist():
-                    if name.endswith("/data.pkl"):
-                        with archive.open(name) as stream:
-                            found.update(_scan_globals(stream))
-        else:
-            with Path(path).open("rb") as stream:
-                for _ in range(MAX_PICKLES):
-                    found.update(_scan_globals(stream))
-    except (*ARCHIVE_ERRORS, *_NO_PICKLE):
-        pass
-    # the second protocol, which torch writes, calls the module of builtins as Python 2 did
-    return {name.replace("__builtin__.", "builtins.") for name in found}
-
-
-_NO_PICKLE = (ValueError, KeyError, IndexError, OverflowError, MemoryError, AttributeError, TypeError)
-
-
-def _scan_globals(stream: IO[bytes]) -> Iterator[str]:
-    """Yield the names that one pickle asks for; later protocols put them on the stack as two strings."""
-    texts: deque[str] = deque(["?", "?"], maxlen=2)
-    memo: dict[Any, str] = {}  # by number
-    for code, argument, _ in pickletools.genops(stream):
-        if code.name in ("GLOBAL", "INST"):
-            yield str(argument).replace(" ", ".")
-        elif code.name == "STACK_GLOBAL":
-            yield ".".join(texts)
-        elif isinstance(argument, str):
-            texts.append(argument)
-        elif code.name == "MEMOIZE" or code.name.endswith("PUT"):
-            memo[len(memo) if argument is None else argument] = texts[-1]
-        elif code.name.endswith("GET"):
-            texts.append(memo.get(argument, "?"))
-
-
-_logger = logging.getLogger(__name__)
-
 INERT_PACKAGES = ("mmengine", "mmpretrain", "mmcv", "numpy", "agreid_plugin")
 """Packages whose classes and functions become inert; those of others are refused."""
 INERT_NAMES = ("builtins.getattr", "_codecs.encode", "builtins.bytes")
 """Further names that objects of these packages are pickled with: methods, and the bytes of an array."""
 METADATA = "_metadata"
 """The only attribute that torch gives a dict: the versions of modules, of a state dict."""
+MAX_NAMED = 3  # classes, or objects left out, in a message
+HARMLESS = ("torch.", "collections.", "_codecs.encode", "builtins.set", "builtins.bytearray", "builtins.complex")
+"""Beginnings of the names that any weight file asks for."""
+MAX_PICKLES = 10  # in a file; the old format has five in a row
+# How torch names what it refuses.
+_REFUSED = re.compile(r"GLOBAL (\S+) was")
+_NO_PICKLE = (ValueError, KeyError, IndexError, OverflowError, MemoryError, AttributeError, TypeError)
 
 
 class InertObject:
@@ -241,3 +159,79 @@ def _log_left_out(path: str, names: tuple[str, ...]) -> None:
         ", ".join(names[:MAX_NAMED]),
         f" and {more} more" if more > 0 else "",
     )
+
+
+def load_trusted(path: str | Path, refused: BaseException, **options: Any) -> Any:
+    """Load a file that was refused, running its code, if files are trusted.
+
+    Args:
+        path: the file.
+        refused: the error of the safe reader.
+        **options: for `torch.load`.
+
+    Raises:
+        InputError: it is not trusted, or damaged.
+    """
+    if not trusted():
+        raise build_refusal(path, refused)
+    _logger.warning("%s is loaded with the code that it holds, as %s says", path, OPTION)
+    try:
+        return torch.load(path, weights_only=False, **options)
+    except Exception as error:  # raised by its own code
+        raise InputError(f"{path} cannot be loaded, trusted as it is: {_describe_error(error)}") from None
+
+
+def build_refusal(path: str | Path, refused: BaseException) -> InputError:
+    """Build the error that says what a file asks for, what that could do, and what to do about it."""
+    match = _REFUSED.search(str(refused))
+    foreign = sorted(name for name in list_pickle_globals(path) if not name.startswith(HARMLESS))
+    shown = [*foreign[:MAX_NAMED], *(["..."] if len(foreign) > MAX_NAMED else [])]
+    names = [match[1]] if match else shown
+    if not names:
+        return InputError(f"{path} cannot be read as a checkpoint: it is damaged, or holds more than torch writes")
+    return InputError(
+        f"{path} was not loaded: it holds more than tensors and plain values and asks for {', '.join(names)[:300]}; a "
+        "file that asks for such things can run code with all your rights (read, change, delete, send files); if you "
+        f"trust whoever made it, add {OPTION}, else have its state dict saved alone"
+    )
+
+
+def _describe_error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def list_pickle_globals(path: str | Path) -> set[str]:
+    """Return the full names of classes and functions that the readable pickles of a file ask for."""
+    found: set[str] = set()
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    if name.endswith("/data.pkl"):
+                        with archive.open(name) as stream:
+                            found.update(_scan_globals(stream))
+        else:
+            with Path(path).open("rb") as stream:
+                for _ in range(MAX_PICKLES):
+                    found.update(_scan_globals(stream))
+    except (*ARCHIVE_ERRORS, *_NO_PICKLE):
+        pass
+    # the second protocol, which torch writes, calls the module of builtins as Python 2 did
+    return {name.replace("__builtin__.", "builtins.") for name in found}
+
+
+def _scan_globals(stream: IO[bytes]) -> Iterator[str]:
+    """Yield the names that one pickle asks for; later protocols put them on the stack as two strings."""
+    texts: deque[str] = deque(["?", "?"], maxlen=2)
+    memo: dict[Any, str] = {}  # by number
+    for code, argument, _ in pickletools.genops(stream):
+        if code.name in ("GLOBAL", "INST"):
+            yield str(argument).replace(" ", ".")
+        elif code.name == "STACK_GLOBAL":
+            yield ".".join(texts)
+        elif isinstance(argument, str):
+            texts.append(argument)
+        elif code.name == "MEMOIZE" or code.name.endswith("PUT"):
+            memo[len(memo) if argument is None else argument] = texts[-1]
+        elif code.name.endswith("GET"):
+            texts.append(memo.get(argument, "?"))

@@ -26,6 +26,8 @@ from agreid_plugin.nn.clip import TextTower
 from agreid_plugin.nn.view_predictor import ViewClasses
 from agreid_plugin.types import PLATFORMS, UNKNOWN, Batch, View, known_or
 
+VIEW, ATTRIBUTES = "view", "attributes"
+Row = tuple[int, ...]  # the labels that a sentence names
 WORDS = {"cctv": "ground", "wearable": "ground", "uav": "aerial"}
 """The paper's two words."""
 
@@ -95,10 +97,6 @@ class ViewWords(ViewClasses):
         """Return the view of each word: (words,)."""
         aerial = self._platforms(device) == PLATFORMS.index("uav")
         return torch.where(aerial, int(View.AERIAL), int(View.GROUND))
-
-
-VIEW, ATTRIBUTES = "view", "attributes"
-Row = tuple[int, ...]  # the labels that a sentence names
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from agreid_plugin.methods.svpr.text import ViewText
 from agreid_plugin.nn.attention import init_linear
 
 HEADS = 8
+DECOUPLING_HEADS = 4
 
 
 class CrossAttention(nn.Module):
@@ -63,9 +64,6 @@ class InverseNet(nn.Sequential):
             nn.Linear(4 * inputs, outputs),
             nn.Dropout(dropout),
         )
-
-
-DECOUPLING_HEADS = 4
 
 
 class ViewToken(nn.Module):

@@ -32,6 +32,8 @@ from agreid_plugin.nn.gradient_cache import TwoStageMethod
 from agreid_plugin.nn.token_selection import SelectedTokens, TokenSelection, mask_patches, mask_words
 from agreid_plugin.types import UNKNOWN, Batch
 
+OBJECTIVES = ("itc", "sdm")
+
 
 @dataclass(frozen=True)
 class Features:
@@ -138,9 +140,6 @@ class Decoupling(nn.Module):
         if self.orthogonal is not None:
             terms["loss_orthogonal"] = torch.stack([self.orthogonal(one.cls, one.view) for one in routed]).mean()
         return terms
-
-
-OBJECTIVES = ("itc", "sdm")
 
 
 class TAGCLIP(TwoStageMethod):
