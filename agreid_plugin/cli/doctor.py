@@ -52,7 +52,7 @@ def _doctor(args: argparse.Namespace) -> int:
     from agreid_plugin.inference.weights import describe_files, find_files
 
     here = [host for host in HOSTS if installed(host)]
-    checks = [finding for host in here for finding in load_host(host, "commands.diagnosis").diagnose()]
+    checks = [finding for host in here for finding in load_host(host, "commands.doctor").diagnose()]
     weights = describe_files(args.weights or find_files())
     disk = disk_space(args.output)
     if not args.quick:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agreid_plugin.errors import InputError, require_known
 
 if TYPE_CHECKING:
-    from agreid_plugin.engine.run_differences import Difference
+    from agreid_plugin.engine.run_comparison import Difference
     from agreid_plugin.evaluation import Metrics
 
 Results = dict[str, "Metrics"]
@@ -139,7 +139,7 @@ def _find_shared(runs: Mapping[str, Results]) -> list[str]:
 
 def _differences(runs: Mapping[str, Results]) -> list[Difference] | None:
     """Return what the cards of two runs differ in; None if one of them has none."""
-    from agreid_plugin.engine.run_differences import differences
+    from agreid_plugin.engine.run_comparison import differences
     from agreid_plugin.evaluation.results import find_run_card
 
     a, b = map(find_run_card, runs)
@@ -147,7 +147,7 @@ def _differences(runs: Mapping[str, Results]) -> list[Difference] | None:
 
 
 def _differences_text(runs: Mapping[str, Results]) -> list[str]:
-    from agreid_plugin.engine.run_differences import HINTS
+    from agreid_plugin.engine.run_comparison import HINTS
 
     found = _differences(runs)
     if found is None:

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, slow
 
 from agreid_plugin.hosts import torchvision_fixes
-from agreid_plugin.hosts.fastreid.commands.diagnosis import host_modules
+from agreid_plugin.hosts.fastreid.commands.doctor import host_modules
 
 
 def python(code: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess:

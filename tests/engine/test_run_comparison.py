@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 
-from agreid_plugin.engine.run_differences import ABSENT, HINTS, differences
+from agreid_plugin.engine.run_comparison import ABSENT, HINTS, differences
 
 CARD = {
     "host": "fast-reid",
