@@ -56,7 +56,7 @@ def _doctor(args: argparse.Namespace) -> int:
     weights = describe_files(args.weights or find_files())
     disk = disk_space(args.output)
     if not args.quick:
-        checks += train_briefly({HOSTS[host]: load_host(host, "commands.smoke").train for host in here})
+        checks += train_briefly({HOSTS[host]: load_host(host, "commands.doctor").train for host in here})
     report = {
         "versions": run_card.versions(),
         "devices": run_card.devices(),

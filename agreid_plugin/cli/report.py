@@ -64,7 +64,7 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _compare_with_paper(args: argparse.Namespace) -> None:
-    from agreid_plugin.engine.run_papers import paper_for
+    from agreid_plugin.engine.run_comparison import paper_for
     from agreid_plugin.evaluation.papers import compare_with_paper
     from agreid_plugin.evaluation.results import find_run_card
 

@@ -14,7 +14,6 @@ from agreid_plugin.hosts.mmengine.engine import (  # noqa: F401 - importing them
     metrics,
     observers,
     optimizers,
-    rank_lists,
     resume,
     schedules,
 )
