@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from conftest import assert_one_line
 
 from agreid_plugin.cli.main import COMMANDS, build_parser
@@ -119,9 +118,6 @@ def test_doctor_finds_a_sound_installation(fastreid_command):
     outcome = fastreid_command("doctor", "--verbose")
     assert outcome.code == 0
     assert "FAIL" not in outcome.out
-    assert "optimizer_without_flat_buffer" in outcome.out
-    assert "processes_without_gpus" in outcome.out or torch.cuda.is_available()
-    assert "average_over_all" in outcome.out
     assert outcome.out.count("changes the weights") == 2  # in either host
     assert outcome.out.count("trained a tiny ViSA on AG-Synth for 16 steps: loss") == 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from functools import wraps
 from types import NoneType, UnionType
@@ -213,6 +214,10 @@ def require_names(
             raise unknown(f"argument of {name}", argument, {*allowed, *passed})
     needed = [each for each in allowed if parameters[each].default is inspect.Parameter.empty]
     missing = [each for each in needed if each not in arguments and each not in given]
+    for each in missing:
+        near = get_close_matches(each, [argument for argument in arguments if argument not in allowed], n=1)
+        if near:
+            raise unknown(f"argument of {name}", near[0], {*allowed, *passed})
     if missing:
         raise InputError(f"{name} needs {', '.join(missing)}: give {'it' if len(missing) == 1 else 'them'} a value")
 
