@@ -45,19 +45,19 @@ class Tested:
 def load_tested(config: str | Path, overrides: Sequence[str] = ()) -> Tested:
     """Return what a configuration of either host is tested on."""
     host = _host(config)
-    return Tested(host.test_sets_of(config, list(overrides)), host.comparison_of(config, list(overrides)))
+    return Tested(host.read_test_sets(config, list(overrides)), host.read_comparison(config, list(overrides)))
 
 
 def of_features(path: str | Path, config: str | Path, overrides: Sequence[str] = ()) -> tuple[FeatureSet, Tested]:
     """Read what `fastreid eval --save-features` kept, and say what can be computed from it; no dataset is needed."""
     features = load_features(path)
     protocols = {each.name: each for each in computable(features, ())}
-    comparison = _host(config).comparison_of(config, list(overrides))
+    comparison = _host(config).read_comparison(config, list(overrides))
     return features, Tested([EvaluationSet(features.dataset, protocols)], comparison)
 
 
 def _host(config: str | Path) -> ModuleType:
-    return load_host(host_of(config), "engine.evaluation_sets")
+    return load_host(host_of(config), "inference")
 
 
 def extracted(extractor: Extractor, tested: EvaluationSet) -> FeatureSet:

@@ -21,12 +21,12 @@ from mmengine.visualization import Visualizer
 from processes import in_processes
 from zygote import Ended
 
-from agreid_plugin.engine import console
+from agreid_plugin.engine.report import tidy_console
 from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.hosts.fastreid.engine.writers import JSONWriter, TensorboardWriter
 from agreid_plugin.hosts.fastreid.models.clip_reid import write_prompts
 from agreid_plugin.hosts.mmengine.engine.checkpoints import mark
-from agreid_plugin.hosts.mmengine.engine.command_runner import spare_numbers
+from agreid_plugin.hosts.mmengine.engine.runner import spare_numbers
 
 BYTES = 500
 
@@ -100,7 +100,7 @@ def test_a_log_that_is_not_written_is_told_of_once(tmp_path):
         logger.propagate = False
         logger.addHandler(logging.StreamHandler((tmp_path / "log.txt").open("a", buffering=1)))
         with redirect_stderr(stderr):
-            console.tidy(logger)
+            tidy_console(logger)
             for _ in range(50):
                 logger.warning("a line of a log")
             logger.warning("a fault of %d's", "the code")

@@ -16,9 +16,8 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
 from fastreid.utils.logger import setup_logger
 
-from agreid_plugin.engine import console
 from agreid_plugin.engine.distributed.process_group import member
-from agreid_plugin.engine.report import PRINTED, speak_through
+from agreid_plugin.engine.report import PRINTED, speak_through, tidy_console
 from agreid_plugin.engine.run import Evaluation, Request, Run
 from agreid_plugin.engine.run_card import seed_of
 from agreid_plugin.engine.signals import Interruption
@@ -122,7 +121,7 @@ def process(run: Run) -> Iterator[Run]:
     import_all(cfg.CUSTOM_IMPORTS)
     with local_group(member().place.machine) if dist.is_initialized() else nullcontext():
         logger = setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank())
-        console.tidy(logger, NOISE)
+        tidy_console(logger, NOISE)
         speak_through(logger)
         cfg = with_seed(resolve_files(cfg), run.resume)
         default_setup(cfg, run.request)

@@ -1,4 +1,4 @@
-"""Feature extraction with models of fast-reid."""
+"""Feature extraction with models of fast-reid, and the evaluation sets of a configuration."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
+from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import load_config, use_cpu_without_gpu, with_value
 from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
+from agreid_plugin.hosts.fastreid.engine.evaluator import comparison, test_sets
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
 from agreid_plugin.hosts.fastreid.models.build import build_for_inference
 from agreid_plugin.hosts.fastreid.models.clip import with_activation
@@ -92,3 +95,13 @@ def _maker(cfg) -> str:
     cfg = with_value(cfg, "MODEL.HEADS.NUM_CLASSES", 0)  # a run writes it down, its recipe does not
     model = {key: value for key, value in cfg.MODEL.items() if key not in IRRELEVANT}
     return maker_of([model, cfg.INPUT, cfg.TEST.FLIP.ENABLED], cfg.MODEL.WEIGHTS)
+
+
+def read_test_sets(config: str | Path, overrides: Sequence[str]) -> list[EvaluationSet]:
+    """Return the test sets of a configuration."""
+    return test_sets(load_config(config, overrides))
+
+
+def read_comparison(config: str | Path, overrides: Sequence[str]) -> RankingOptions:
+    """Return how the configuration wants features compared."""
+    return comparison(load_config(config, overrides))

@@ -14,8 +14,6 @@ from agreid_plugin.hosts.mmengine.engine import (  # noqa: F401 - importing them
     metrics,
     observers,
     optimizers,
-    resume,
-    schedules,
 )
 from agreid_plugin.hosts.mmengine.models import (  # noqa: F401 - importing them puts them there
     backbones,

@@ -15,18 +15,16 @@ from mmengine.device import get_device
 from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 from mmengine.optim import AmpOptimWrapper
-from mmengine.registry import METRICS, RUNNERS
+from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
-from agreid_plugin.engine import console
 from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.engine.distributed.environment import NONE, PYTORCH
-from agreid_plugin.engine.report import speak_through
+from agreid_plugin.engine.report import speak_through, tidy_console
 from agreid_plugin.engine.run import Evaluation, Request, Run
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.hosts.mmengine import compat
 from agreid_plugin.hosts.mmengine.config.checks import BuildErrors, check_modules, default_scopes, find_type
 from agreid_plugin.hosts.mmengine.config.loading import (
@@ -37,12 +35,17 @@ from agreid_plugin.hosts.mmengine.config.loading import (
     type_name,
     without_pretrained,
 )
-from agreid_plugin.hosts.mmengine.engine.command_runner import NOISE, CommandRunner
-from agreid_plugin.hosts.mmengine.engine.launch import StepTold, check_batches
-from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.engine.observers import card_facts, close_run_cards
-from agreid_plugin.hosts.mmengine.engine.runner_utils import method_of, metrics_of, plain_model
-from agreid_plugin.hosts.mmengine.registry import METRICS as OWN_METRICS
+from agreid_plugin.hosts.mmengine.engine.runner import (
+    NOISE,
+    CommandRunner,
+    StepTold,
+    check_batches,
+    method_of,
+    metrics_of,
+    plain_model,
+)
+from agreid_plugin.hosts.mmengine.inference import comparison, find_metrics  # noqa: F401 - part of the host
 from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPERS
 from agreid_plugin.inference.weights import load_weights
 
@@ -75,7 +78,7 @@ def _read_for_evaluation(cfg: Config, request: Request) -> Run:
     cfg.update(dict.fromkeys(OF_TRAINING), load_from=None, resume=False)
     for part in _own_datasets(cfg) if request.protocols else ():
         part["protocols"] = request.protocols
-    for part in _own_metrics(cfg):
+    for part in find_metrics(cfg):
         if request.rerank and part.get("rerank") is None:
             part["rerank"] = {}
     # The hook tells results before confidence intervals can be had.
@@ -117,7 +120,7 @@ def check(run: Run, world_size: int) -> None:
 def _check_options(cfg: Config, request: Request) -> None:
     """Refuse options that nothing in the configuration would heed."""
     asked = [name for name in OF_METRIC if getattr(request, name)]
-    if asked and not _own_metrics(cfg):
+    if asked and not find_metrics(cfg):
         raise _unheeded(asked[0], "MultiProtocolMetric", "test_evaluator")
     if request.protocols and not _own_datasets(cfg):
         raise _unheeded("protocols", "ReIDDataset", "test_dataloader")
@@ -137,14 +140,6 @@ def _needs_a_gpu(cfg: Config) -> bool:
 def _work_dir(cfg: Config) -> str:
     path = Path(cfg.filename).resolve()
     return cfg.get("work_dir") or str(Path("logs") / f"{path.parent.name}-{path.stem}".lower())
-
-
-def _own_metrics(cfg: Config) -> list[dict]:
-    """Return the metrics that are ours, or made of ours."""
-    scopes = default_scopes(cfg)
-    parts = [part for _, part in each_dict(cfg.get("test_evaluator"))]
-    parts = [(part, find_type(OWN_METRICS, part.get("type"), scopes)) for part in parts]
-    return [part for part, kind in parts if isinstance(kind, type) and issubclass(kind, MultiProtocolMetric)]
 
 
 def _own_datasets(cfg: Config) -> list[dict]:
@@ -167,7 +162,7 @@ def process(run: Run) -> Iterator[Run]:
         import_modules_from_strings(**imports)
     if run.request.features:  # there will be no Runner
         logger = MMLogger("features", logger_name="mmengine")
-        console.tidy(logger, NOISE)
+        tidy_console(logger, NOISE)
         speak_through(logger)
     yield replace(run, config=resolve(run))
 
@@ -254,12 +249,3 @@ def facts(run: Run, testing: Testing | None) -> dict[str, Any]:
     if testing is None:
         return {"seed": None, **card_facts(run.config)}
     return {"seed": testing.runner.seed, **card_facts(testing.runner.cfg)}
-
-
-def comparison(cfg: Config) -> RankingOptions:
-    """Return how the configuration's metric of ours compares features."""
-    parts = _own_metrics(cfg)
-    if not parts:
-        raise InputError("test_evaluator has no agreid_plugin.MultiProtocolMetric, which evaluates features")
-    with BuildErrors():
-        return METRICS.build(parts[0]).comparison

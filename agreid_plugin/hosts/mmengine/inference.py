@@ -1,4 +1,4 @@
-"""Feature extraction with models of mmengine."""
+"""Feature extraction with models of mmengine, and the evaluation sets of a configuration."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.device import get_device
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import METRICS, MODELS, DefaultScope
 from PIL import Image
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
+from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
+from agreid_plugin.evaluation.ranking_options import RankingOptions
+from agreid_plugin.hosts.mmengine.config.checks import BuildErrors, default_scopes, find_type
 from agreid_plugin.hosts.mmengine.config.loading import (
     each_dict,
     load_config,
@@ -26,8 +28,12 @@ from agreid_plugin.hosts.mmengine.config.loading import (
     type_name,
     without_pretrained,
 )
+from agreid_plugin.hosts.mmengine.data.datasets import ReIDDataset
 from agreid_plugin.hosts.mmengine.data.transforms import ReadImage
+from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
+from agreid_plugin.hosts.mmengine.registry import DATASETS
+from agreid_plugin.hosts.mmengine.registry import METRICS as OWN_METRICS
 from agreid_plugin.inference.extractor import ExtractionModel, Settings, maker_of
 from agreid_plugin.inference.weights import load_weights, require_weights
 from agreid_plugin.types import Batch
@@ -121,3 +127,37 @@ def test_images(cfg: Config, config: str | Path) -> tuple[Sequence[Mapping[str, 
     if steps is None:
         raise InputError(f"{config} has no test_dataloader with a pipeline, which says what is done to test images")
     return steps, loader.get("batch_size") or BATCH
+
+
+def read_test_sets(config: str | Path, overrides: Sequence[str]) -> list[EvaluationSet]:
+    """Return the test sets of a configuration."""
+    cfg = load_config(config, overrides)
+    parts = [part for _, part in each_dict(cfg.get("test_dataloader")) if type_name(part) == ReIDDataset.__name__]
+    if not parts:
+        raise InputError(
+            f"{config} has no test_dataloader with an agreid_plugin.ReIDDataset, which says what to look at"
+        )
+    with BuildErrors():
+        return [DATASETS.build(part).metainfo["test_set"] for part in parts]
+
+
+def read_comparison(config: str | Path, overrides: Sequence[str]) -> RankingOptions:
+    """Return how the configuration wants features compared."""
+    return comparison(load_config(config, overrides))
+
+
+def comparison(cfg: Config) -> RankingOptions:
+    """Return how the configuration's metric of ours compares features."""
+    parts = find_metrics(cfg)
+    if not parts:
+        raise InputError("test_evaluator has no agreid_plugin.MultiProtocolMetric, which evaluates features")
+    with BuildErrors():
+        return METRICS.build(parts[0]).comparison
+
+
+def find_metrics(cfg: Config) -> list[dict]:
+    """Return the metrics that are ours, or made of ours."""
+    scopes = default_scopes(cfg)
+    parts = [part for _, part in each_dict(cfg.get("test_evaluator"))]
+    parts = [(part, find_type(OWN_METRICS, part.get("type"), scopes)) for part in parts]
+    return [part for part, kind in parts if isinstance(kind, type) and issubclass(kind, MultiProtocolMetric)]

@@ -19,7 +19,7 @@ from small_runs import same
 
 from agreid_plugin.cli.main import main
 from agreid_plugin.engine import run
-from agreid_plugin.hosts.fastreid.engine import checkpoints
+from agreid_plugin.hosts.fastreid.engine import loop
 from agreid_plugin.hosts.fastreid.engine.distributed import local_group
 
 
@@ -93,9 +93,9 @@ def test_torchrun_starts_a_run_anew_and_it_goes_on(imported, config_file, tmp_pa
 def test_processes_that_see_different_checkpoints_are_refused(tmp_path):
     def resumed() -> str:
         found = tmp_path / "model_0001.pth", {"epoch": 1}
-        checkpoints.require_same(found)
-        checkpoints.require_same(None)
-        checkpoints.require_same(found if dist.get_rank() == 0 else None)
+        loop.require_same(found)
+        loop.require_same(None)
+        loop.require_same(found if dist.get_rank() == 0 else None)
         return "went on"
 
     told = in_processes(2, resumed)

@@ -47,7 +47,7 @@ def safe_checkpoints() -> None:
 )
 def atomic_checkpoints() -> None:
     """Write files atomically, and go on without where the disk is full."""
-    from agreid_plugin.hosts.fastreid.engine.checkpoints import save
+    from agreid_plugin.hosts.fastreid.engine.loop import save
 
     host("utils.checkpoint").Checkpointer.save = save
 

@@ -57,7 +57,7 @@ def optimizer_without_flat_buffer() -> None:
 )
 def amp_on_any_device() -> None:
     """Train with autocast where it pays, in full precision on a CPU."""
-    from agreid_plugin.hosts.fastreid.engine.amp import AMPTrainer
+    from agreid_plugin.hosts.fastreid.engine.solver import AMPTrainer
 
     replace("AMPTrainer", AMPTrainer, "engine.defaults", "engine.train_loop")
 

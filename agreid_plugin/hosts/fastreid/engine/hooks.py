@@ -8,7 +8,7 @@ from fastreid.engine import hooks
 from fastreid.utils.events import EventWriter, get_event_storage
 
 from agreid_plugin.engine.distributed.process_group import at_step
-from agreid_plugin.hosts.fastreid.engine.checkpoints import BEST, FINAL, name_of
+from agreid_plugin.hosts.fastreid.engine.loop import BEST, FINAL, name_of
 
 
 class StepTold(hooks.HookBase):

@@ -12,7 +12,7 @@ from fastreid.evaluation import inference_on_dataset
 from fastreid.utils import comm
 
 from agreid_plugin.engine.checkpoints import surviving_the_disk
-from agreid_plugin.engine.label_checks import check_test_labels, check_training_labels
+from agreid_plugin.engine.checks import check_test_labels, check_training_labels
 from agreid_plugin.engine.report import PRINTED
 from agreid_plugin.evaluation import format_table, save_results
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validation

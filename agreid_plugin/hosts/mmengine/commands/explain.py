@@ -30,8 +30,7 @@ from agreid_plugin.hosts.mmengine.config.loading import (
     type_name,
 )
 from agreid_plugin.hosts.mmengine.data.datasets import ReIDDataset
-from agreid_plugin.hosts.mmengine.host import comparison
-from agreid_plugin.hosts.mmengine.inference import Pipeline, test_images
+from agreid_plugin.hosts.mmengine.inference import Pipeline, comparison, test_images
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.models.build import schema_of
 from agreid_plugin.hosts.mmengine.registry import DATASETS

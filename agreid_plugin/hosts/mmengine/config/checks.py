@@ -24,7 +24,7 @@ from agreid_plugin.errors import InputError, did_you_mean, error_context, first_
 from agreid_plugin.host import INSTALL
 from agreid_plugin.hosts.mmengine import registry
 from agreid_plugin.hosts.mmengine.config.arguments import find_mismatch, require_kinds, require_names
-from agreid_plugin.hosts.mmengine.engine.schedules import WarmupLR
+from agreid_plugin.hosts.mmengine.engine.optimizers import WarmupLR
 
 Names = list[str] | str | None
 EXTRA_RUNNER_KEYS = {

@@ -10,9 +10,9 @@ from mmengine.runner import Runner
 from torch.utils.data import DataLoader, Dataset
 
 from agreid_plugin.data.samplers import EpochSampler
-from agreid_plugin.engine.label_checks import LabeledImage, check_test_labels, check_training_labels
+from agreid_plugin.engine.checks import LabeledImage, check_test_labels, check_training_labels
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.engine.runner_utils import loops, metainfo, method_of, metrics_of
+from agreid_plugin.hosts.mmengine.engine.runner import loops, metainfo, method_of, metrics_of
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 from agreid_plugin.types import UNKNOWN
 

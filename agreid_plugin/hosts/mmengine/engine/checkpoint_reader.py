@@ -1,13 +1,17 @@
-"""mmengine's checkpoints as tensors and plain values: so they are written, and read without running code in them.
+"""Checkpoints of mmengine as tensors and plain values: so they are written, and read without running code in them.
 
 A Runner puts objects between its tensors: the histories of its message hub, numbers and arrays of numpy. They are
 written as tensors and plain values, and the histories are made again of these. What mmengine itself has written is read
 without its objects.
+
+A model of ours holds the method under `method`, and the tensors there have the names of fast-reid's model. So a file
+goes from host to host by adding or removing that prefix; `agreid_plugin.inference.weights` removes it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +19,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer, MessageHub
+from torch import Tensor
 
 from agreid_plugin.data.datasets.files import leaves
 from agreid_plugin.errors import InputError, first_line
@@ -123,3 +128,27 @@ def load_from_url(
         except OSError as error:
             raise InputError(f"{url} cannot be downloaded: {first_line(error)}") from None
     return load_from_local(str(folder / name), map_location)
+
+
+METHOD = "method."
+PARALLEL = "module."  # what data-parallel training puts before names
+FASTREID = "model"  # where a checkpoint of fast-reid has its tensors
+
+
+def to_own_names(state: MutableMapping[str, Any], prefix: str = "") -> None:
+    """Give the tensors of fast-reid's checkpoint the names of ours, in place; ours stay as they are.
+
+    Args:
+        state: tensors by name, or a whole checkpoint of fast-reid.
+        prefix: what stands before the model's names, with a point at its end.
+    """
+    if not prefix and isinstance(state.get(FASTREID), Mapping):
+        tensors = dict(state[FASTREID])
+        state.clear()
+        state.update(tensors)
+    names = [name for name, value in state.items() if name.startswith(prefix) and isinstance(value, Tensor)]
+    own = [name.removeprefix(prefix) for name in names]
+    if any(name.startswith(METHOD) for name in own):
+        return
+    for name, short in zip(names, own, strict=True):
+        state[f"{prefix}{METHOD}{short.removeprefix(PARALLEL)}"] = state.pop(name)

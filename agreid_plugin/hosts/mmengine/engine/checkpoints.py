@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from mmengine import hooks
-from mmengine.dist import all_gather_object, is_main_process
+from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
 from agreid_plugin.data.atomic_write import whole_file
-from agreid_plugin.data.rng import random_state
 from agreid_plugin.engine.checkpoints import (
-    keep_last,
     read_newest,
     remove_leavings,
     surviving_the_disk,
@@ -26,7 +24,6 @@ from agreid_plugin.engine.checks import MARKER, check_writable
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.arguments import require_arguments, require_kinds
 from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import load_from_local, make_plain
-from agreid_plugin.hosts.mmengine.engine.resume import ExactResume
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 
 NAMES = re.compile(r"(epoch|iter)_\d+\.pth")
@@ -38,8 +35,6 @@ PASSED_ON = tuple(
 """What mmengine's hook passes on to the runner that saves."""
 UNWRITTEN: set[Path] = set()
 """Checkpoints that the disk did not take when they were due."""
-KEPT_WITHIN = 3
-"""Checkpoints within epochs that are kept; an uninterrupted run writes none."""
 
 
 def whole(save: Callable[..., None]) -> Callable[..., None]:
@@ -121,21 +116,6 @@ def mark(folder: Path, path: Path) -> None:
     """Make a checkpoint the one to resume from."""
     with surviving_the_disk(folder / MARKER), whole_file(folder / MARKER) as draft:
         draft.write_text(str(path.absolute()), encoding="utf-8")
-
-
-def save_within_epoch(runner: Runner) -> None:
-    """Write a checkpoint of this moment between two iterations; all processes have to ask."""
-    states = all_gather_object(random_state())
-    for hook in runner.hooks:
-        if isinstance(hook, ExactResume):
-            hook.keep(runner.epoch, states)
-    folder = Path(runner.work_dir)
-    path = folder / f"iter_{runner.iter}.pth"
-    runner.save_checkpoint(str(folder), path.name, meta={"epoch": runner.epoch, "iter": runner.iter})
-    if is_main_process() and path.exists():
-        mark(folder, path)
-        within = sorted(folder.glob("iter_*.pth"), key=lambda each: int(re.sub(r"\D", "", each.stem) or 0))
-        keep_last(within, KEPT_WITHIN)
 
 
 def newest(folder: str | Path) -> str | None:

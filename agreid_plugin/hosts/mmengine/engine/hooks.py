@@ -10,7 +10,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from agreid_plugin.errors import InputError, require_within
-from agreid_plugin.hosts.mmengine.engine.runner_utils import method_of
+from agreid_plugin.hosts.mmengine.engine.runner import method_of
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 
 

@@ -28,7 +28,7 @@ from agreid_plugin.hosts.mmengine.compat import HOST_FIXES
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.config.loading import PRETRAINED, each_dict, to_plain, type_name
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
-from agreid_plugin.hosts.mmengine.engine.runner_utils import (
+from agreid_plugin.hosts.mmengine.engine.runner import (
     epoch_of,
     loops,
     metainfo,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.mmengine.data.batches import is_sentence, to_batch
-from agreid_plugin.hosts.mmengine.engine.weights import to_own_names
+from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import to_own_names
 from agreid_plugin.hosts.mmengine.models.build import Config, build
 from agreid_plugin.types import Batch, ReIDMethod
 

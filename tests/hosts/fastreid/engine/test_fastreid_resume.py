@@ -15,7 +15,7 @@ from small_text import TINY
 
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data import loaders
-from agreid_plugin.hosts.fastreid.engine.checkpoints import name_of, numbered
+from agreid_plugin.hosts.fastreid.engine.loop import name_of, numbered
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.synth import make_agsynth
 

@@ -12,7 +12,7 @@ from fastreid.utils.events import EventStorage
 from small_text import SHAPE
 
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.hosts.fastreid.engine.amp import AMPTrainer
+from agreid_plugin.hosts.fastreid.engine.solver import AMPTrainer
 from agreid_plugin.hosts.fastreid.models.base import set_chunk, suitable
 from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.nn.clip import EOT, SOT

@@ -19,7 +19,7 @@ from small_mmengine import CONFIGS, batch, loaded, model, run
 from torch import nn
 
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.engine.label_checks import check_test_labels, check_training_labels
+from agreid_plugin.engine.checks import check_test_labels, check_training_labels
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols

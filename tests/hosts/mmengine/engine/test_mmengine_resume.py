@@ -21,7 +21,7 @@ from torch import nn
 from agreid_plugin.data.rng import random_state, restore_random_state
 from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import load_from_local
 from agreid_plugin.hosts.mmengine.engine.hooks import SyncBuffers
-from agreid_plugin.hosts.mmengine.engine.resume import KEY, ExactResume
+from agreid_plugin.hosts.mmengine.engine.loop import KEY, ExactResume
 
 EPOCHS, IMAGES = 4, 12
 

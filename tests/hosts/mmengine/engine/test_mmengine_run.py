@@ -235,7 +235,7 @@ def test_a_metric_made_of_ours_heeds_the_options(tiny_py):
     for kind in (made, MultiProtocolMetric, "agreid_plugin.MultiProtocolMetric", "MultiProtocolMetric"):
         cfg = load_config(tiny_py)
         cfg.test_evaluator = [{"type": "mmengine.DumpResults", "out_file_path": "x.pkl"}, {"type": kind}]
-        assert [part["type"] for part in host._own_metrics(cfg)] == [kind]
+        assert [part["type"] for part in host.find_metrics(cfg)] == [kind]
 
 
 def test_two_processes(fastreid_command, tiny_py, tmp_path):

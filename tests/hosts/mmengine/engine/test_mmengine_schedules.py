@@ -9,14 +9,14 @@ from torch import nn
 from torch.optim import SGD
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.engine import schedules
+from agreid_plugin.hosts.mmengine.engine import optimizers
 
 
 @pytest.fixture
 def said(monkeypatch) -> list[str]:
     """What is logged."""
     lines = []
-    monkeypatch.setattr(schedules, "print_log", lambda line, *_: lines.append(line))
+    monkeypatch.setattr(optimizers, "print_log", lambda line, *_: lines.append(line))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""mmengine's runner as the `fastreid` command has it."""
+"""mmengine's Runner as the `fastreid` command has it, and what hooks ask a Runner for."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from mmengine.config import Config
 from mmengine.dist import all_gather_object, is_main_process
+from mmengine.hooks import Hook
 from mmengine.logging import MMLogger
+from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import BaseLoop, Runner
 from mmengine.visualization import LocalVisBackend, TensorboardVisBackend, Visualizer
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
-from agreid_plugin.engine import console
 from agreid_plugin.engine.checkpoints import (
     of_another,
     require_filled,
@@ -23,11 +26,15 @@ from agreid_plugin.engine.checkpoints import (
     spare_tensorboard,
     sparing,
 )
-from agreid_plugin.engine.report import speak_through
+from agreid_plugin.engine.distributed.process_group import at_step
+from agreid_plugin.engine.report import speak_through, tidy_console
 from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.mmengine.config.loading import type_name
+from agreid_plugin.hosts.mmengine.data.samplers import PER_IDENTITY, IdentitySampler, ViewBalancedIdentitySampler
+from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import FASTREID
 from agreid_plugin.hosts.mmengine.engine.checkpoints import newest
 from agreid_plugin.hosts.mmengine.engine.loop import ResumableEpochLoop
-from agreid_plugin.hosts.mmengine.engine.weights import FASTREID
+from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 from agreid_plugin.inference.weights import plain_name
 
 NOISE = (
@@ -44,7 +51,7 @@ class CommandRunner(Runner):
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
         """Build the logger, and let this package speak through it."""
         logger = super().build_logger(*args, **kwargs)
-        console.tidy(logger, NOISE)
+        tidy_console(logger, NOISE)
         speak_through(logger)
         return logger
 
@@ -126,3 +133,68 @@ def spare_numbers(visualizer: Visualizer) -> None:
         elif isinstance(backend, LocalVisBackend):
             path = Path(backend.experiment._scalar_save_file)
             backend.add_scalar, backend.add_scalars = sparing(path, backend.add_scalar, backend.add_scalars)
+
+
+OURS = (IdentitySampler.__name__, ViewBalancedIdentitySampler.__name__)
+
+
+class StepTold(Hook):
+    """Says which step this process is at, for others that wait for it."""
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
+        """Say it."""
+        at_step(runner.iter)
+
+
+def check_batches(cfg: Config, world_size: int) -> None:
+    """Check that several processes can fill their batches of identities, as many as the model is said to learn.
+
+    That the training set has so many, `IdentityCheck` finds out. A model that does not say is left to the sampler.
+    """
+    sampler, found = cfg.train_dataloader.get("sampler"), (cfg.get("model") or {}).get("num_ids")
+    if world_size == 1 or found is None or type_name(sampler) not in OURS:
+        return
+    batch, per_identity = sampler.get("batch_size", 0), sampler.get("per_identity", PER_IDENTITY)
+    needed = batch * world_size // max(per_identity, 1)
+    if found < needed:
+        raise InputError(
+            f"{type_name(sampler)}: {world_size} processes with a batch of {batch} and {per_identity} images each take "
+            f"{needed} identities, the training set has {found}; lower batch_size or raise per_identity"
+        )
+
+
+def plain_model(runner: Runner) -> nn.Module:
+    """Return the model, taken out of a wrapper for many processes."""
+    return runner.model.module if is_model_wrapper(runner.model) else runner.model
+
+
+def method_of(runner: Runner) -> nn.Module:
+    """Return the method inside a model of ours, any other model itself."""
+    model = plain_model(runner)
+    return getattr(model, "method", model)
+
+
+def loops(runner: Runner) -> dict[str, BaseLoop]:
+    """Return the loops that have been built, by `train`, `val` and `test`.
+
+    Asking the runner for one would build it, with its dataset.
+    """
+    found = {"train": runner._train_loop, "val": runner._val_loop, "test": runner._test_loop}
+    return {name: loop for name, loop in found.items() if isinstance(loop, BaseLoop)}
+
+
+def epoch_of(runner: Runner) -> int:
+    """Return how many epochs are done, 0 where nothing is trained."""
+    train = loops(runner).get("train")
+    return 0 if train is None else train.epoch
+
+
+def metrics_of(loop: BaseLoop | None) -> list[MultiProtocolMetric]:
+    """Return the metrics of ours that a loop of validation or test computes."""
+    metrics = loop.evaluator.metrics if loop is not None else []
+    return [each for each in metrics if isinstance(each, MultiProtocolMetric)]
+
+
+def metainfo(loader: DataLoader) -> dict[str, Any]:
+    """Return what the dataset of a loader tells of itself; nothing of one that does not."""
+    return getattr(loader.dataset, "metainfo", {})
