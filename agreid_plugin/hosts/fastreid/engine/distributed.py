@@ -12,7 +12,7 @@ from fastreid.utils import comm
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from agreid_plugin.engine.distributed.process_group import default_backend, member, prepare
+from agreid_plugin.engine.distributed.process_group import default_backend, prepare
 
 
 class AnyDeviceDataParallel(DistributedDataParallel):
@@ -33,15 +33,6 @@ def share(tensors: Iterable[Tensor]) -> None:
     if comm.get_world_size() > 1:
         for values in tensors:
             dist.broadcast(values, src=0)
-
-
-def in_local_group(main: Callable[..., None], *args: Any) -> None:
-    """Run `main(*args)`, in a run of several processes after giving the host its group of this machine's."""
-    if not dist.is_initialized():
-        main(*args)
-        return
-    with local_group(member().place.machine):
-        main(*args)
 
 
 def distributed_worker(
