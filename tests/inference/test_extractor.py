@@ -252,7 +252,7 @@ def test_sentences_and_images_of_one_model_of_mmengine(paths, tmp_path):
         (("agreid_plugin.ViSA", "agreid_plugin.ViSb"), "agreid_plugin.ViSb"),
         (('type="agreid_plugin.ReadImage"', 'type="mmcv.LoadImageFromFile"'), "begins with LoadImageFromFile"),
         (("pipeline=pipeline", "lazy_init=True"), "no test_dataloader with a pipeline"),
-        (("num_ids", "num_idz"), "ViSA needs num_ids"),
+        (("num_ids", "num_idz"), "'num_idz' unknown (did you mean num_ids?)"),
     ],
 )
 def test_a_wrong_configuration_of_mmengine_is_one_line(made, config_py, change, words):
