@@ -204,13 +204,13 @@ def separable() -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_first_stage_learns_the_prompts_alone():
     method = clip_reid(texts=False)
     before = {name: value.clone() for name, value in (*method.named_parameters(), *method.named_buffers())}
-    told = []
+    reported = []
     schedule = PromptSchedule(epochs=12, rate=0.05, batch=7, warmup_epochs=2, warmup_rate=0.01)
-    losses = learn_prompts(method, *separable(), schedule, report=lambda *told_: told.append(told_))
+    losses = learn_prompts(method, *separable(), schedule, report=lambda *progress: reported.append(progress))
     after = dict((*method.named_parameters(), *method.named_buffers()))
     changed = [name for name, value in after.items() if not torch.equal(value, before[name])]
     assert changed == ["prompts", "text_classifier.weight"]
-    assert told == list(enumerate(losses, 1))
+    assert reported == list(enumerate(losses, 1))
     assert losses[-1] < losses[0] - 0.5
     assert not method.prompts.requires_grad
     assert all(parameter.grad is None for parameter in method.parameters())

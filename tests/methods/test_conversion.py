@@ -147,7 +147,7 @@ def test_a_converted_svpr_is_the_same_model(schema):
         assert torch.equal(other.state_dict()[name], value), name
 
 
-def test_what_is_dropped_is_told_by_part():
+def test_what_is_dropped_is_listed_by_part():
     released = released_visa(tiny_visa(experts=2).state_dict())
     converted = convert_visa(released)
     counts = {what.split(":")[0]: len(keys) for what, keys in converted.unused.items()}
@@ -187,7 +187,7 @@ def test_classifiers_may_be_missing(method):
     assert not [name for name in state if name.endswith("classifier.weight")]
 
 
-def test_a_checkpoint_of_the_other_method_is_told():
+def test_a_checkpoint_of_the_other_method_is_named():
     vdt, visa = tiny_vdt().state_dict(), tiny_visa().state_dict()
     with pytest.raises(InputError, match="no released visa checkpoint: it is a released vdt checkpoint"):
         convert_visa(released_vdt(vdt))
@@ -206,7 +206,7 @@ def test_a_checkpoint_of_the_other_method_is_told():
 
 
 @pytest.mark.parametrize(
-    ("gone", "said"),
+    ("gone", "message"),
     [
         ("backbone.base.view_token_ground", "backbone.base.view_token_ground is missing"),
         ("backbone.base.blocks.", "backbone.base.blocks.0 is missing"),
@@ -217,9 +217,9 @@ def test_a_checkpoint_of_the_other_method_is_told():
         ("backbone.out_token", "backbone.out_token is missing"),
     ],
 )
-def test_an_incomplete_checkpoint_is_one_line(gone, said):
+def test_an_incomplete_checkpoint_is_one_line(gone, message):
     released = released_visa(tiny_visa().state_dict())
-    with pytest.raises(InputError, match=f"the checkpoint is incomplete: {said}"):
+    with pytest.raises(InputError, match=f"the checkpoint is incomplete: {message}"):
         convert_visa({key: value for key, value in released.items() if not key.startswith(gone)})
 
 
@@ -237,7 +237,7 @@ def test_tensors_of_no_released_model_are_named():
 
 
 @pytest.mark.parametrize(
-    ("gone", "said"),
+    ("gone", "message"),
     [
         ("TextNet.text_prompt", "TextNet.text_prompt is missing"),
         ("use_cvpr_token", "use_cvpr_token is missing"),
@@ -246,9 +246,9 @@ def test_tensors_of_no_released_model_are_named():
         ("ASMOE.attributsHeader.hat.classifier", "ASMOE.attributsHeader.hat.classifier.weight is missing"),
     ],
 )
-def test_an_incomplete_checkpoint_of_svpr_is_one_line(gone, said):
+def test_an_incomplete_checkpoint_of_svpr_is_one_line(gone, message):
     state = {key: value for key, value in released("svpr").items() if not key.startswith(gone)}
-    with pytest.raises(InputError, match=f"the checkpoint is incomplete: {said}"):
+    with pytest.raises(InputError, match=f"the checkpoint is incomplete: {message}"):
         convert_svpr(state)
 
 

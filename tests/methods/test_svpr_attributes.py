@@ -1,4 +1,4 @@
-"""The attributes of SVPR-ReID: told in training, unknown, missing, and predicted."""
+"""The attributes of SVPR-ReID: named in training, unknown, missing, and predicted."""
 
 import pytest
 import torch
@@ -11,14 +11,14 @@ from agreid_plugin.types import UNKNOWN
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_in_training_the_attributes_are_told(variant):
+def test_in_training_sentences_name_the_attributes(variant):
     method, data = without_dropout(small_svpr(variant)), batch()
-    told = method(data).features.attributes.tokens
+    named = method(data).features.attributes.tokens
     others = data.with_(attributes=torch.tensor([[1, 0, 0]]).expand(6, -1))
-    assert not torch.isclose(told, method(others).features.attributes.tokens).flatten(1).all(dim=1).any()
+    assert not torch.isclose(named, method(others).features.attributes.tokens).flatten(1).all(dim=1).any()
 
 
-def test_some_training_images_are_told_nothing():
+def test_some_training_sentences_name_nothing():
     data, torch_seed = batch(), 0
     nothing = data.with_(attributes=torch.full_like(data.attributes, UNKNOWN))
     methods = {share: without_dropout(small_svpr(drop_attributes=share)) for share in (0.0, 0.5, 1.0)}
@@ -32,7 +32,7 @@ def test_some_training_images_are_told_nothing():
     assert torch.allclose(tokens[0.5][hidden], silent[hidden], atol=1e-6)
     assert torch.allclose(tokens[0.5][~hidden], tokens[0.0][~hidden], atol=1e-6)
     losses = methods[1.0].losses(methods[1.0](data), data)
-    assert losses["loss_attributes"] > 0  # what is not told is learned all the same
+    assert losses["loss_attributes"] > 0  # attributes that are not named are learned as well
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -56,7 +56,7 @@ def test_attributes_that_nobody_knows(variant):
         assert not parameter.requires_grad or parameter.grad.isfinite().all(), name
 
 
-def test_an_unknown_attribute_is_neither_told_nor_learned():
+def test_an_unknown_attribute_is_neither_named_nor_learned():
     method, data = without_dropout(small_svpr()), batch()
     outputs = method(data)
     known = data.attributes[:, 1] != UNKNOWN
@@ -71,7 +71,7 @@ def test_an_unknown_attribute_is_neither_told_nor_learned():
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
+    ("attributes", "message"),
     [
         (None, "attributes=None, but SVPR-ReID learns from attributes; asmoe=False needs none"),
         (torch.zeros(6, 2, dtype=torch.long), r"attributes=\(6, 2\) should be images by attributes, \(6, 3\)"),
@@ -79,8 +79,8 @@ def test_an_unknown_attribute_is_neither_told_nor_learned():
         (torch.full((6, 3), -2), "attributes has -2 for 'hair', which has 2 values"),
     ],
 )
-def test_attributes_that_are_not_there(attributes, said):
-    with pytest.raises(InputError, match=said):
+def test_attributes_that_are_not_there(attributes, message):
+    with pytest.raises(InputError, match=message):
         small_svpr()(batch().with_(attributes=attributes))
 
 

@@ -258,7 +258,7 @@ def test_gradients_around_the_choice(kind):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"stages": 0}, "stages=0 should be 1 or more"),
         ({"keep": 1.5}, r"keep=1\.5 should be between 0 and 1"),
@@ -266,8 +266,8 @@ def test_gradients_around_the_choice(kind):
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_bad_arguments(kind, arguments, said):
-    with pytest.raises(InputError, match=said):
+def test_bad_arguments(kind, arguments, message):
+    with pytest.raises(InputError, match=message):
         kind(8, 8, **arguments)
 
 

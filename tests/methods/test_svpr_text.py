@@ -146,12 +146,12 @@ def test_what_is_remembered_equals_what_is_computed():
     side = sentence_encoder().eval()
     counted = Counted(side)
     labels, rows = torch.tensor([1, 0, 1]), torch.tensor([[0, 2, 1], [UNKNOWN] * 3])
-    fresh, told = side.views(labels), side.attributes(rows)
+    fresh, rows_text = side.views(labels), side.attributes(rows)
     for _ in range(2):
         remembered = side.views(labels, use_cache=True)
         torch.testing.assert_close(remembered.prompts, fresh.prompts, rtol=0, atol=1e-6)
         torch.testing.assert_close(remembered.key, fresh.key, rtol=0, atol=1e-6)
-        torch.testing.assert_close(side.attributes(rows, use_cache=True), told, rtol=0, atol=1e-6)
+        torch.testing.assert_close(side.attributes(rows, use_cache=True), rows_text, rtol=0, atol=1e-6)
     assert len(counted.shapes) == 4  # twice fresh, twice to remember
 
 
@@ -247,7 +247,7 @@ def test_words_by_platform():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (WORDS | {"cctv": "aerial", "wearable": "aerial"}, "words has 'aerial' for every platform"),
         ({"cctv": "ground", "uav": "aerial"}, "words has none for the platform wearable"),
@@ -255,8 +255,8 @@ def test_words_by_platform():
         (WORDS | {"drone": "aerial"}, "platform in words 'drone' unknown"),
     ],
 )
-def test_bad_words(words, said):
-    with pytest.raises(InputError, match=said):
+def test_bad_words(words, message):
+    with pytest.raises(InputError, match=message):
         ViewWords(words)
 
 

@@ -28,18 +28,18 @@ def test_unknown_views_are_those_of_the_predictor():
     data = batch()
     nobody = data.with_(views=torch.full_like(data.views, UNKNOWN), platforms=torch.full_like(data.views, UNKNOWN))
     with torch.no_grad():
-        told = guessing.predicted_views(guessing(data.only({"images"})))
+        predicted = guessing.predicted_views(guessing(data.only({"images"})))
         assert given.predicted_views(given(data.only({"images", "views"}))) is None
-        assert given.fill_views(nobody).views.tolist() == told.tolist()
-        half = nobody.with_(views=torch.tensor([1 - told[0], *[UNKNOWN] * 5]))
-        assert given.fill_views(half).views.tolist() == [1 - told[0], *told[1:]]
+        assert given.fill_views(nobody).views.tolist() == predicted.tolist()
+        half = nobody.with_(views=torch.tensor([1 - predicted[0], *[UNKNOWN] * 5]))
+        assert given.fill_views(half).views.tolist() == [1 - predicted[0], *predicted[1:]]
         filled = given.fill_views(nobody).only({"images", "views"})
         torch.testing.assert_close(features(given, filled), features(guessing, data))
     assert not small_svpr(vdfe=False).predicts_views
     assert small_svpr(vdfe=False).fill_views(nobody) is nobody
 
 
-def test_a_platform_that_is_told_fits_the_known_view():
+def test_a_predicted_platform_fits_the_known_view():
     method, data = small_svpr(words=THREE_WORDS).eval(), batch()
     ground = data.with_(views=torch.ones_like(data.views), platforms=torch.full_like(data.views, UNKNOWN))
     with torch.no_grad():

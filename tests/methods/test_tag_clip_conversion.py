@@ -38,7 +38,7 @@ def test_the_same_features():
         assert found.equal(expected)
 
 
-def test_what_is_dropped_is_told():
+def test_what_is_dropped_is_listed():
     converted = convert_tag_clip(released(tiny().state_dict()))
     assert len(converted.dropped) == 2 * 2 + 2 + 10
     assert {what.split(":")[0] for what in converted.unused} == {

@@ -86,7 +86,7 @@ def test_nobody_tells_the_views_of_sentences(clip):
     assert model.predicted_views(model(Batch(tokens=data.tokens))) is None
 
 
-def test_views_are_told_by_the_mean_probability_of_the_blocks(clip):
+def test_views_are_predicted_by_the_mean_probability_of_the_blocks(clip):
     # Aerial by 1.00, 0.05 and 0.05, mean 0.37, though its logits add up to more; then by 0.98, 0.73 and 0.27.
     logits = ([[10.0, 0.0], [4.0, 0.0]], [[0.0, 3.0], [1.0, 0.0]], [[0.0, 3.0], [0.0, 1.0]])
     outputs = TAGCLIPOutputs(ImageFeatures(torch.zeros(2, 1), routed=tuple(map(routed, logits))))

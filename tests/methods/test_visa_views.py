@@ -73,11 +73,11 @@ def test_unknown_views_are_those_of_the_predictor():
     data = batch()
     nobody = data.with_(views=torch.full_like(data.views, UNKNOWN))
     with torch.no_grad():
-        told = guessing.predicted_views(guessing(data.only({"images"})))
+        predicted = guessing.predicted_views(guessing(data.only({"images"})))
         assert given.predicted_views(given(data.only({"images", "views"}))) is None
-        assert given.fill_views(nobody).views.tolist() == told.tolist()
-        mixed = torch.where(torch.arange(len(told)) == 0, 1 - told, UNKNOWN)
-        assert given.fill_views(data.with_(views=mixed)).views.tolist() == [1 - told[0], *told[1:]]
+        assert given.fill_views(nobody).views.tolist() == predicted.tolist()
+        mixed = torch.where(torch.arange(len(predicted)) == 0, 1 - predicted, UNKNOWN)
+        assert given.fill_views(data.with_(views=mixed)).views.tolist() == [1 - predicted[0], *predicted[1:]]
     plain = small_visa(modules={"vab": False, "etgm": False})
     assert not plain.predicts_views
     assert plain.fill_views(nobody) is nobody

@@ -313,7 +313,7 @@ def test_quick_gelu_is_told_by_the_file_or_beside_it(tmp_path):
     assert detect_quick_gelu(save(clip, tmp_path, "openai.pt")) is True
     path = save(clip, tmp_path, "hugging.safetensors")
     assert detect_quick_gelu(path) is None
-    for content, told in (
+    for content, expected in (
         ({"model_type": "clip", "text_config": {"hidden_act": "gelu"}, "vision_config": {"hidden_act": "gelu"}}, False),
         ({"model_type": "clip", "text_config": {"hidden_act": "quick_gelu"}, "vision_config": {"width": 3}}, True),
         ({"model_type": "clip"}, True),
@@ -321,18 +321,18 @@ def test_quick_gelu_is_told_by_the_file_or_beside_it(tmp_path):
         ({"model_type": "vit", "hidden_act": "quick_gelu"}, None),
     ):
         (tmp_path / "config.json").write_text(json.dumps(content))
-        assert detect_quick_gelu(path) is told, content
+        assert detect_quick_gelu(path) is expected, content
 
 
 def test_quick_gelu_is_told_by_open_clips_settings(tmp_path):
     path, settings = save(clip_of(0), tmp_path, "flat.safetensors"), tmp_path / "open_clip_config.json"
-    for content, told in (
+    for content, expected in (
         ({"model_cfg": {"embed_dim": 512}}, False),
         ({"model_cfg": {"quick_gelu": True}}, True),
         ({"preprocess_cfg": {}}, None),
     ):
         settings.write_text(json.dumps(content))
-        assert detect_quick_gelu(path) is told, content
+        assert detect_quick_gelu(path) is expected, content
     for content in ("{not json", "[1]"):
         settings.write_text(content)
         with pytest.raises(InputError, match=r"open_clip_config\.json"):
