@@ -217,7 +217,7 @@ def require_names(
     for each in missing:
         near = get_close_matches(each, [argument for argument in arguments if argument not in allowed], n=1)
         if near:
-            raise unknown(f"argument of {name}", near[0], {*allowed, *passed})
+            raise unknown(f"argument of {name}", near[0], allowed)
     if missing:
         raise InputError(f"{name} needs {', '.join(missing)}: give {'it' if len(missing) == 1 else 'them'} a value")
 
