@@ -19,7 +19,8 @@ from agreid_plugin.engine.distributed.environment import LaunchOptions
 from agreid_plugin.engine.report import report, save_thresholds
 from agreid_plugin.engine.run_card import Card, evaluation_card
 from agreid_plugin.engine.signals import Interruption
-from agreid_plugin.evaluation import FeatureSet, Metrics, load_features, save_features
+from agreid_plugin.evaluation import load_features, save_features
+from agreid_plugin.evaluation.collector import Evaluation
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, computable
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
@@ -97,16 +98,6 @@ class Run:
     def model_folder(self) -> Path:
         """Folder of the checkpoint, where its thresholds belong; the output folder without one."""
         return Path(self.weights).parent if self.weights else self.output
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Features and metrics of an evaluation set, and how the features were compared."""
-
-    test_set: EvaluationSet
-    features: FeatureSet
-    metrics: Sequence[Metrics]
-    comparison: RankingOptions
 
 
 class Training(Protocol):

@@ -22,17 +22,21 @@ Part = tuple[list[str | int], np.ndarray, list[str]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Features of an evaluation set, and the numbers of its protocols.
+    """Features and metrics of an evaluation set, and how the features were compared.
 
     Attributes:
+        test_set: what was evaluated.
         features: the features.
         metrics: the numbers of each protocol, in their order.
+        comparison: how features were compared.
         rates: true positive rates at small false positive rates by the protocol's name, where they are asked for.
         unreadable: images that could not be read.
     """
 
+    test_set: EvaluationSet
     features: FeatureSet
-    metrics: list[Metrics]
+    metrics: Sequence[Metrics]
+    comparison: RankingOptions
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
     unreadable: frozenset[str] = frozenset()
 
@@ -66,7 +70,7 @@ class FeatureCollector:
 def evaluate_parts(
     parts: Sequence[Part],
     test_set: EvaluationSet,
-    options: RankingOptions,
+    comparison: RankingOptions,
     *,
     views: str = "",
     roc: bool = False,
@@ -77,7 +81,7 @@ def evaluate_parts(
     Args:
         parts: of each process.
         test_set: what is evaluated.
-        options: how features are compared.
+        comparison: how features are compared.
         views: where the model has the views of test images from, `given` or `predicted`; empty if it uses none.
         roc: whether true positive rates are asked for.
         logger: the host's.
@@ -92,17 +96,17 @@ def evaluate_parts(
     if alike:
         # mmengine's logger shows a warning of the same words, before they are filled in, but once
         logger.warning(f"{test_set.dataset.name}: {alike}; the model does not tell people apart")
-    metrics = options.compute(features, test_set.protocols.values())
+    metrics = comparison.compute(features, test_set.protocols.values())
     asked = test_set.protocols if roc else {}
-    rates = {name: _true_positive_rates(features, each, options, logger) for name, each in asked.items()}
-    return Evaluation(features, metrics, rates, unreadable)
+    rates = {name: _true_positive_rates(features, each, comparison, logger) for name, each in asked.items()}
+    return Evaluation(test_set, features, metrics, comparison, rates, unreadable)
 
 
 def _true_positive_rates(
-    features: FeatureSet, protocol: Protocol, options: RankingOptions, logger: logging.Logger
+    features: FeatureSet, protocol: Protocol, comparison: RankingOptions, logger: logging.Logger
 ) -> dict[str, float]:
     try:
-        return options.calibrate(features, protocol).true_positive_rates()
+        return comparison.calibrate(features, protocol).true_positive_rates()
     except InputError as error:  # too few pairs for a rate are no reason to end a training
         logger.warning(str(error))
         return {}

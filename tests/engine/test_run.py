@@ -16,9 +16,10 @@ from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.engine import run as runs
 from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.engine.distributed import launch
-from agreid_plugin.engine.run import Evaluation, Request, Run, run
+from agreid_plugin.engine.run import Request, Run, run
 from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.evaluation import FeatureSet, save_features
+from agreid_plugin.evaluation.collector import Evaluation
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.types import Record

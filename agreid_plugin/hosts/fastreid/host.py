@@ -18,10 +18,11 @@ from fastreid.utils.logger import setup_logger
 
 from agreid_plugin.engine.distributed.process_group import member
 from agreid_plugin.engine.report import PRINTED, speak_through, tidy_console
-from agreid_plugin.engine.run import Evaluation, Request, Run
+from agreid_plugin.engine.run import Request, Run
 from agreid_plugin.engine.run_card import seed_of
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.collector import Evaluation
 from agreid_plugin.evaluation.evaluation_sets import add_validation
 from agreid_plugin.hosts.fastreid import compat
 from agreid_plugin.hosts.fastreid.config import checks
@@ -37,7 +38,7 @@ from agreid_plugin.hosts.fastreid.data.predictions import (
     write_predictions,
 )
 from agreid_plugin.hosts.fastreid.engine.distributed import local_group
-from agreid_plugin.hosts.fastreid.engine.evaluator import comparison, test_sets
+from agreid_plugin.hosts.fastreid.engine.evaluator import comparison, test_sets  # noqa: F401 - part of the host
 from agreid_plugin.hosts.fastreid.engine.observers import card_facts
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.hosts.fastreid.models.build import build_for_inference
@@ -183,8 +184,7 @@ class Testing:
         if not comm.is_main_process():
             return []
         self._numbers = {name: evaluator.numbers for name, evaluator in evaluators.items()}
-        options = comparison(cfg)
-        return [Evaluation(each.test_set, each.features, each.metrics, options) for each in evaluators.values()]
+        return [evaluator.evaluation for evaluator in evaluators.values()]
 
     def verify(self) -> None:
         """Compare the numbers with `TEST.EXPECTED_RESULTS`."""

@@ -22,9 +22,10 @@ from mmengine.utils import import_modules_from_strings
 from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.engine.distributed.environment import NONE, PYTORCH
 from agreid_plugin.engine.report import speak_through, tidy_console
-from agreid_plugin.engine.run import Evaluation, Request, Run
+from agreid_plugin.engine.run import Request, Run
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation.collector import Evaluation
 from agreid_plugin.hosts.mmengine import compat
 from agreid_plugin.hosts.mmengine.config.checks import BuildErrors, check_modules, default_scopes, find_type
 from agreid_plugin.hosts.mmengine.config.loading import (
@@ -234,8 +235,8 @@ class Testing:
         if not is_main_process():
             return []
         for metric in self._metrics:
-            metric.tell_unreadable(self.runner.work_dir)
-        return [Evaluation(each.test_set, each.features, each.metrics, each.comparison) for each in self._metrics]
+            metric.list_unreadable(self.runner.work_dir)
+        return [metric.evaluation for metric in self._metrics]
 
     def verify(self) -> None:
         """Do nothing: no key of mmengine has expected numbers."""

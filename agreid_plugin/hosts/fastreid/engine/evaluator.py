@@ -17,8 +17,7 @@ from agreid_plugin.data.bad_images import BadImages, tell_bad_images
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError
-from agreid_plugin.evaluation import FeatureSet, Metrics
-from agreid_plugin.evaluation.collector import FeatureCollector, evaluate_parts
+from agreid_plugin.evaluation.collector import Evaluation, FeatureCollector, evaluate_parts
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, check_query_gallery, choose_protocols
 from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
 from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, read_dataset, source_of
@@ -100,17 +99,15 @@ class MultiProtocolEvaluator(DatasetEvaluator):
         test_set: what is evaluated.
         views: where the model has the views of test images from, `given` or `predicted`; empty if it uses none.
         bad_images: what the loader's dataset passed over, whose features are dropped.
-        features: the features of the last pass, on the main process.
-        metrics: the numbers of the last pass, on the main process.
-        numbers: the same as the host takes them, `A2G/mAP` -> percent.
+        evaluation: features and numbers of the last pass, on the main process.
+        numbers: the numbers as the host takes them, `A2G/mAP` -> percent.
     """
 
     def __init__(self, cfg, test_set: EvaluationSet):
         self._cfg, self.test_set = cfg, test_set
         self.views = ""
         self.bad_images: BadImages | None = None
-        self.features: FeatureSet | None = None
-        self.metrics: list[Metrics] = []
+        self.evaluation: Evaluation | None = None
         self.numbers: OrderedDict[str, float] = OrderedDict()
         self._collector = FeatureCollector()
 
@@ -132,7 +129,7 @@ class MultiProtocolEvaluator(DatasetEvaluator):
             return OrderedDict()
         unreadable = {path for *_, paths in parts for path in paths}
         tell_bad_images(self._cfg.OUTPUT_DIR, unreadable, f"{self.test_set.dataset.name} test", _logger)
-        found = evaluate_parts(
+        self.evaluation = found = evaluate_parts(
             parts,
             self.test_set,
             comparison(self._cfg),
@@ -140,7 +137,6 @@ class MultiProtocolEvaluator(DatasetEvaluator):
             roc=self._cfg.TEST.ROC.ENABLED,
             logger=_logger,
         )
-        self.features, self.metrics = found.features, found.metrics
         rows = zip(self.test_set.protocols, found.metrics, strict=True)
         numbers = {name: {**entry.as_dict(), **found.rates.get(name, {})} for name, entry in rows}
         flat = ((f"{name}/{key}", value) for name, row in numbers.items() for key, value in row.items())

@@ -118,7 +118,7 @@ class Trainer(ResumableTrainer):
         evaluators = cls.run_test_sets(cfg, model, sets)
         if not comm.is_main_process():
             return OrderedDict()
-        metrics = [entry for evaluator in evaluators.values() for entry in evaluator.metrics]
+        metrics = [entry for evaluator in evaluators.values() for entry in evaluator.evaluation.metrics]
         with surviving_the_disk(Path(cfg.OUTPUT_DIR) / RESULTS):
             save_results(Path(cfg.OUTPUT_DIR) / RESULTS, metrics)
         _logger.info("results in percent:\n%s", format_table(metrics), extra=PRINTED)

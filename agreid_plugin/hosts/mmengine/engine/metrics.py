@@ -13,8 +13,8 @@ from mmengine.logging import MMLogger
 
 from agreid_plugin.data.bad_images import tell_bad_images
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.evaluation import NUMBERS, FeatureSet, Metrics
-from agreid_plugin.evaluation.collector import FeatureCollector, Part, evaluate_parts
+from agreid_plugin.evaluation import NUMBERS
+from agreid_plugin.evaluation.collector import Evaluation, FeatureCollector, Part, evaluate_parts
 from agreid_plugin.evaluation.distances import MEMORY
 from agreid_plugin.evaluation.distances import METRICS as DISTANCES
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
@@ -36,9 +36,7 @@ class MultiProtocolMetric(BaseMetric):
 
     Attributes:
         views: where the model has the views of test images from, `given` or `predicted`; empty if it uses none.
-        features: the features of the last pass, on the main process.
-        metrics: the numbers of the last pass, on the main process.
-        unreadable: the images of the last pass that could not be read, on the main process.
+        evaluation: features and numbers of the last pass, on the main process.
 
     Args:
         metric: `cosine` or `euclidean`.
@@ -66,9 +64,7 @@ class MultiProtocolMetric(BaseMetric):
             metric, _options("rerank", Reranking, rerank), _options("expansion", Expansion, expansion), memory
         )
         self.roc, self.views = roc, ""
-        self.features: FeatureSet | None = None
-        self.metrics: list[Metrics] = []
-        self.unreadable: frozenset[str] = frozenset()
+        self.evaluation: Evaluation | None = None
         self._collector = FeatureCollector()
         self._group: weakref.ref[dist.ProcessGroup] | None = None
 
@@ -119,20 +115,22 @@ class MultiProtocolMetric(BaseMetric):
             raise InputError(numbers)
         return numbers
 
-    def tell_unreadable(self, folder: str) -> None:
+    def list_unreadable(self, folder: str) -> None:
         """List the images of the last pass that could not be read in a run's folder, if there were any."""
-        of = f"{self.test_set.dataset.name} test"
-        tell_bad_images(folder, self.unreadable, of, MMLogger.get_current_instance())
+        if self.evaluation is not None:
+            test = f"{self.test_set.dataset.name} test"
+            tell_bad_images(folder, self.evaluation.unreadable, test, MMLogger.get_current_instance())
 
     def compute_metrics(self, results: Sequence[Part]) -> dict[str, float]:
         """Return the numbers from what the processes have collected; images may come more than once."""
         logger = MMLogger.get_current_instance()
-        found = evaluate_parts(results, self.test_set, self.comparison, views=self.views, roc=self.roc, logger=logger)
-        self.features, self.metrics, self.unreadable = found.features, found.metrics, found.unreadable
-        numbers = {f"{entry.protocol}/{name}": entry[name] for entry in self.metrics for name in NUMBERS}
+        self.evaluation = found = evaluate_parts(
+            results, self.test_set, self.comparison, views=self.views, roc=self.roc, logger=logger
+        )
+        numbers = {f"{entry.protocol}/{name}": entry[name] for entry in found.metrics for name in NUMBERS}
         for name, rates in found.rates.items():
             numbers |= {f"{self.test_set.protocols[name]}/{key}": rate for key, rate in rates.items()}
-        selecting = self.test_set.selection_score(self.metrics)
+        selecting = self.test_set.selection_score(found.metrics)
         if selecting is not None:
             numbers[SELECTS] = selecting
         return numbers

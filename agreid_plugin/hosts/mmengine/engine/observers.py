@@ -239,8 +239,8 @@ class Results(Hook):
     def _report(runner: Runner, name: str) -> None:
         metrics = metrics_of(loops(runner).get(name))
         for metric in metrics:
-            metric.tell_unreadable(runner.work_dir)
-        found = [entry for metric in metrics for entry in metric.metrics]
+            metric.list_unreadable(runner.work_dir)
+        found = [entry for metric in metrics if metric.evaluation for entry in metric.evaluation.metrics]
         if found and is_main_process():
             path = Path(runner.work_dir) / RESULTS
             with surviving_the_disk(path):
@@ -300,14 +300,14 @@ class RankLists(Hook):
 
     def _draw_protocol(self, runner: Runner, metric: MultiProtocolMetric, name: str, step: int) -> None:
         protocol = metric.test_set.protocols[name]
-        found = next(entry for entry in metric.metrics if entry.protocol == str(protocol))
+        found = next(entry for entry in metric.evaluation.metrics if entry.protocol == str(protocol))
         rows = choose_queries(found.per_query, self.queries, self.choice)
         label = str(protocol).replace("/", "_")  # a backend that keeps files would lose names with a folder in them
         folder = Path(runner.work_dir) / RANK_LISTS / label
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("query_*.png"):  # of an earlier epoch, which chose other queries
             old.unlink()
-        for ranking in build_rank_lists(metric.features, protocol, metric.comparison, rows, self.top):
+        for ranking in build_rank_lists(metric.evaluation.features, protocol, metric.comparison, rows, self.top):
             picture = draw_rank_sheet([ranking], f"{protocol}, query {ranking.row}")
             picture.save(folder / f"query_{ranking.row:05d}.png")
             runner.visualizer.add_image(f"{RANK_LISTS}_{label}_{ranking.row}", np.asarray(picture), step)

@@ -178,7 +178,7 @@ def test_features_are_the_models_own_and_numbers_follow_from_them(tiny_text):
     torch.manual_seed(0)
     model = build_model(cfg).eval()
     evaluator = evaluated(cfg, model)
-    features = evaluator.features
+    features = evaluator.evaluation.features
     captions = [caption for record in features.records for caption in record.captions]
     with torch.no_grad():
         texts = model.encode_texts(model.text.tokenize([clean(caption) for caption in captions])).embedding
@@ -203,7 +203,7 @@ def test_flip_testing_mirrors_images_and_leaves_captions(tiny_text):
     torch.manual_seed(0)
     model = build_model(cfg).eval()
     flips = (configured(tiny_text, "TEST.FLIP.ENABLED", flip) for flip in (False, True))
-    plain, flipped = (evaluated(each, model).features for each in flips)
+    plain, flipped = (evaluated(each, model).evaluation.features for each in flips)
     assert not np.allclose(plain.images[0], flipped.images[0])
     np.testing.assert_array_equal(plain.captions[0], flipped.captions[0])
 

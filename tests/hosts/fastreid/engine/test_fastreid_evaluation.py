@@ -166,8 +166,8 @@ def test_flip_test_is_the_mean_of_an_image_and_its_mirror(config):
     with torch.no_grad():
         mirrored = {**batch, "images": batch["images"].flip(3)}
         expected = (model(batch) + model(mirrored)) / 2
-    rows = [evaluator.features._places[path] for path in batch["img_paths"]]
-    np.testing.assert_allclose(evaluator.features.images[0][rows], expected.numpy(), rtol=1e-4, atol=1e-5)
+    rows = [evaluator.evaluation.features._places[path] for path in batch["img_paths"]]
+    np.testing.assert_allclose(evaluator.evaluation.features.images[0][rows], expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_features_are_kept_and_evaluated_without_the_network(evaluate, tmp_path):

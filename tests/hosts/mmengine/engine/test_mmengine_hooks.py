@@ -109,7 +109,7 @@ def test_results_are_kept_with_the_source_of_views(trained):
     results = load_results(f"{trained.work_dir}/results.json")["CARGO"]
     (metric,) = trained.val_loop.evaluator.metrics
     assert {name: entry["mAP"] for name, entry in results.items()} == {
-        entry.protocol.removeprefix("CARGO/"): pytest.approx(entry["mAP"]) for entry in metric.metrics
+        entry.protocol.removeprefix("CARGO/"): pytest.approx(entry["mAP"]) for entry in metric.evaluation.metrics
     }
     assert {entry.views for entry in results.values()} == {"given"}
     assert "results in percent" in log_of(trained)

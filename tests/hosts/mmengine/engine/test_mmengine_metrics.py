@@ -82,7 +82,7 @@ def one_of_two(folder: Path) -> dict:
     """One of two processes: evaluates its share, in a folder that should stay empty."""
     os.chdir(folder)
     found = {name: evaluate(make())[0] for name, make in CASES.items()}
-    found["counts"] = len(evaluate(cargo())[1].metrics)
+    found["computes"] = evaluate(cargo())[1].evaluation is not None
     found["error"] = of_nothing(MultiProtocolMetric())
     return found
 
@@ -115,7 +115,7 @@ def test_two_processes_give_the_numbers_of_one(processes, name):
 def test_two_processes_leave_no_files_and_one_of_them_computes(processes):
     (main, other), left = processes
     assert left == []
-    assert (main["counts"], other["counts"]) == (len(cargo().protocols), 0)
+    assert (main["computes"], other["computes"]) == (True, False)
 
 
 def test_an_error_of_the_main_process_ends_the_other_too(processes):
@@ -141,7 +141,7 @@ def test_no_metric_keeps_the_group_of_processes_alive():
 
 def test_numbers_are_those_of_the_protocols():
     numbers, metric = evaluate(cargo())
-    expected = evaluate_all(metric.features)
+    expected = evaluate_all(metric.evaluation.features)
     assert set(expected) == {f"CARGO/{name}" for name in metric.test_set.protocols}
     for protocol, entry in expected.items():
         for name in NUMBERS:
@@ -155,7 +155,7 @@ def test_how_images_are_compared_is_given_by_plain_values(arguments):
     made = {"rerank": lambda values: Reranking(**values), "expansion": lambda values: Expansion(**values)}
     comparison = RankingOptions(**{name: made.get(name, str)(value) for name, value in arguments.items()})
     numbers, metric = evaluate(cargo(), **arguments)
-    for entry in comparison.compute(metric.features, metric.test_set.protocols.values()):
+    for entry in comparison.compute(metric.evaluation.features, metric.test_set.protocols.values()):
         assert numbers[f"{entry.protocol}/mAP"] == entry["mAP"]
     if arguments:
         assert numbers != evaluate(cargo())[0]
@@ -164,7 +164,9 @@ def test_how_images_are_compared_is_given_by_plain_values(arguments):
 def test_sentences_ask_and_the_validation_split_selects():
     numbers, metric = evaluate(described())
     assert numbers[SELECTS] == (numbers["TAG-PEDES/T2I-val/mAP"] + numbers["TAG-PEDES/T2I-val/Rank-1"]) / 2
-    assert len(metric.features.captions[0]) == sum(len(record.captions) for record in metric.test_set.records)
+    assert len(metric.evaluation.features.captions[0]) == sum(
+        len(record.captions) for record in metric.test_set.records
+    )
 
 
 def test_without_a_validation_split_nothing_of_a_text_set_selects():
@@ -182,7 +184,7 @@ def test_images_that_come_twice_count_once():
     metric.process(None, twice)
     assert metric.evaluate(2 * IMAGES) == evaluate(cargo())[0]
     assert metric.results == []
-    assert isinstance(metric.features, FeatureSet)
+    assert isinstance(metric.evaluation.features, FeatureSet)
 
 
 def test_the_source_of_views_is_kept_with_the_numbers():
@@ -190,7 +192,7 @@ def test_the_source_of_views_is_kept_with_the_numbers():
     metric.dataset_meta, metric.views = {"test_set": cargo()}, "predicted"
     metric.process(None, [sample.to_dict() for sample in samples(cargo())])
     metric.evaluate(IMAGES)
-    assert metric.features.views == metric.metrics[0].views == "predicted"
+    assert metric.evaluation.features.views == metric.evaluation.metrics[0].views == "predicted"
 
 
 def test_features_that_are_all_alike_are_warned_of(tmp_path):
@@ -207,7 +209,7 @@ def test_true_positive_rates_if_asked_for():
     test_set = cargo(images=200)
     test_set = EvaluationSet(test_set.dataset, {"ALL": test_set.protocols["ALL"]})
     numbers, metric = evaluate(test_set, roc=True)
-    rates = metric.comparison.calibrate(metric.features, test_set.protocols["ALL"])
+    rates = metric.comparison.calibrate(metric.evaluation.features, test_set.protocols["ALL"])
     assert numbers["CARGO/ALL/aerial->ground TPR@FPR=0.01"] == 100 * rates.point("aerial->ground", 0.01).tpr
     assert all("TPR@FPR=" in name for name in set(numbers) - set(evaluate(test_set)[0]))
 
