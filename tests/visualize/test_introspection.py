@@ -18,7 +18,7 @@ class Chooser(nn.Module):
 
 @pytest.mark.parametrize(("look", "shown"), [(find_chosen_patches, "patches"), (compute_attention, "attention")])
 def test_a_model_without_a_transformer_of_ours_is_refused(look, shown):
-    encoder = SimpleNamespace(model=nn.Sequential(Chooser()), settings=SimpleNamespace(name="Mine"))
+    model, settings = SimpleNamespace(network=nn.Sequential(Chooser())), SimpleNamespace(name="Mine")
     message = f"^Mine has no vision transformer of ours, whose {shown} could be shown$"
     with pytest.raises(InputError, match=message):
-        look(SimpleNamespace(encoder=encoder), [])
+        look(SimpleNamespace(model=model, settings=settings), [])
