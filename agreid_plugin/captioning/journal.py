@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from agreid_plugin.data.atomic_write import told_undone, told_unwritten, whole_file
-from agreid_plugin.data.datasets.files import are_texts, parse_json, shown
+from agreid_plugin.data.files import are_texts, parse_json, shown
 from agreid_plugin.errors import InputError
 
 

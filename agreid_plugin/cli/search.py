@@ -103,7 +103,7 @@ def _read_sentences(args: argparse.Namespace) -> list[str]:
     if args.text is not None:
         given = args.text
     else:
-        from agreid_plugin.data.datasets.files import read_text
+        from agreid_plugin.data.files import read_text
 
         given = [line for line in read_text(Path(args.texts)).splitlines() if line.strip()]
         if not given:

@@ -10,9 +10,9 @@ import torch
 from torch import Generator, Tensor
 
 from agreid_plugin.data.datasets import DATASETS, Dataset
-from agreid_plugin.data.datasets.files import read_entries
 from agreid_plugin.data.datasets.text_sets import PATH_KEYS, TEXT_SETS, TRANSLATIONS, path_in, several
 from agreid_plugin.data.datasets.tree import Tree
+from agreid_plugin.data.files import read_entries
 from agreid_plugin.data.transforms.base import happens
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.types import Record

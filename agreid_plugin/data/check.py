@@ -13,7 +13,7 @@ from typing import Any
 from tabulate import tabulate
 
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.datasets.files import few
+from agreid_plugin.data.files import few
 from agreid_plugin.data.image_validation import broken_images
 from agreid_plugin.data.protocols import Protocol, select, unmatched, usable
 from agreid_plugin.data.protocols.parser import property_of

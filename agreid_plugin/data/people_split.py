@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 from agreid_plugin.data.bad_images import listed
-from agreid_plugin.data.datasets.custom_records import view_of_camera
+from agreid_plugin.data.datasets.custom import view_of_camera
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.types import UNKNOWN, Record
 

@@ -17,8 +17,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from agreid_plugin.data.datasets.custom_records import view_named
-from agreid_plugin.data.datasets.files import list_images
+from agreid_plugin.data.datasets.custom import view_named
+from agreid_plugin.data.files import list_images
 from agreid_plugin.data.images import read_image
 from agreid_plugin.errors import InputError, first_line, require_known
 from agreid_plugin.types import UNKNOWN, platform_label, view_label

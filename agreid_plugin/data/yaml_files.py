@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from agreid_plugin.data.datasets.files import read_text, shown
+from agreid_plugin.data.files import read_text, shown
 from agreid_plugin.errors import InputError
 
 DEEPEST = 50  # levels of a file

@@ -16,7 +16,7 @@ from typing import Any
 
 from agreid_plugin.data.atomic_write import whole_file
 from agreid_plugin.data.datasets import DATASETS
-from agreid_plugin.data.datasets.files import read_json
+from agreid_plugin.data.files import read_json
 from agreid_plugin.data.protocols import protocol
 from agreid_plugin.engine.ablation_table import write_picture, write_tables
 from agreid_plugin.engine.checkpoints import marked

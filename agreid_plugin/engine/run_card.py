@@ -19,8 +19,8 @@ import torch
 
 from agreid_plugin.data.atomic_write import whole_file
 from agreid_plugin.data.check import fingerprint
-from agreid_plugin.data.datasets.files import read_json
 from agreid_plugin.data.datasets.locations import is_agsynth
+from agreid_plugin.data.files import read_json
 from agreid_plugin.engine.checkpoints import surviving_the_disk
 from agreid_plugin.engine.run_costs import Meter
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet

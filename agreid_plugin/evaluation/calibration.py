@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
-from agreid_plugin.data.datasets.files import MOST_LABEL, read_json, shown
+from agreid_plugin.data.files import MOST_LABEL, read_json, shown
 from agreid_plugin.data.protocols import Meta, Protocol
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.confidence import DRAWS, LEVEL, Interval

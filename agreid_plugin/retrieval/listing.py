@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from agreid_plugin.data.bad_images import SKIP, listed
 from agreid_plugin.data.datasets import load
-from agreid_plugin.data.datasets.custom_records import platform_in, view_named
-from agreid_plugin.data.datasets.files import existing, list_images, read_csv, refuse_leaving, shown
+from agreid_plugin.data.datasets.custom import platform_in, view_named
+from agreid_plugin.data.files import existing, list_images, read_csv, refuse_leaving, shown
 from agreid_plugin.errors import InputError, error_context
 from agreid_plugin.retrieval.index.entries import Entry, is_valid_path, parse_time
 from agreid_plugin.types import UNKNOWN, Record

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agreid_plugin.data.datasets import DATASETS
-from agreid_plugin.data.datasets.files import read_json
 from agreid_plugin.data.datasets.locations import AGSYNTH_FILE
+from agreid_plugin.data.files import read_json
 from agreid_plugin.errors import InputError
 from agreid_plugin.synth.make import LAYOUTS, folder_of, make_agsynth
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agreid_plugin.data.datasets.files import read_text
+from agreid_plugin.data.files import read_text
 from agreid_plugin.errors import InputError
 from agreid_plugin.visualize.experts import History
 from agreid_plugin.visualize.style import DASHES, INK, PALETTE, add_title, apply_style, figure

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from PIL import Image
 from tqdm import tqdm
 
-from agreid_plugin.data.datasets.files import existing
+from agreid_plugin.data.files import existing
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS

@@ -18,15 +18,15 @@ from agreid_plugin.data.datasets import (
     cargo,
     cp2108,
     csv_table,
-    custom_records,
+    custom,
     folder,
     g2aps,
     lagper,
     text_sets,
 )
-from agreid_plugin.data.datasets.files import MOST_LABEL, shown
 from agreid_plugin.data.datasets.image_kinds import Kinds
 from agreid_plugin.data.datasets.tree import QueryGallery, Tree, plain
+from agreid_plugin.data.files import MOST_LABEL, shown
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import Record
 
@@ -144,14 +144,14 @@ class Dataset:
     def split(self, *names: str) -> list[Record]:
         """Return the records of these splits, in order."""
         for name in names:
-            require_known("split", name, custom_records.SPLITS)
+            require_known("split", name, custom.SPLITS)
         return [record for record in self.records if record.split in names]
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits that have images, train first."""
         present = {record.split for record in self.records}
-        return tuple(name for name in custom_records.SPLITS if name in present)
+        return tuple(name for name in custom.SPLITS if name in present)
 
     @cached_property
     def kinds(self) -> Kinds:

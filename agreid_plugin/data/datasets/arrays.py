@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agreid_plugin.data.datasets.files import existing, parse_json, shown
+from agreid_plugin.data.files import existing, parse_json, shown
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.trust import refuse_bomb
 

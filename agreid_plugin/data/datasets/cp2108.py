@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agreid_plugin.data.attributes import is_known
-from agreid_plugin.data.datasets.files import read_json, shown
 from agreid_plugin.data.datasets.tree import Grammar, Tree, camera_fields
+from agreid_plugin.data.files import read_json, shown
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import Record, View
 

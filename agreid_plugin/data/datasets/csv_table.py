@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from agreid_plugin.data.attributes import is_known
-from agreid_plugin.data.datasets import custom_records
-from agreid_plugin.data.datasets.files import existing, read_csv, refuse_leaving
+from agreid_plugin.data.datasets import custom
 from agreid_plugin.data.datasets.tree import Tree
+from agreid_plugin.data.files import existing, read_csv, refuse_leaving
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import Record
 
@@ -47,7 +47,7 @@ def parse(
     if not rows:
         raise InputError(f"{table}: no rows below the header")
     tree.refuse_missing(table, [row.path for row in rows if not os.path.isfile(row.path)], len(rows))
-    return tree.without_junk(custom_records.build(rows, aerial_cameras))
+    return tree.without_junk(custom.build(rows, aerial_cameras))
 
 
 def _only_table(tree: Tree) -> Path:
@@ -57,13 +57,13 @@ def _only_table(tree: Tree) -> Path:
     return tables[0]
 
 
-def _row(where: str, folder: Path, split: str, values: dict[str, str]) -> custom_records.Row:
+def _row(where: str, folder: Path, split: str, values: dict[str, str]) -> custom.Row:
     known = {name: values.get(name, "") for name in COLUMNS}
     others = {name: text for name, text in values.items() if name not in COLUMNS and text}
     captions = [name for name in others if name.startswith("caption")]
     if not os.path.isabs(known["path"]):
         refuse_leaving(where, [known["path"]], "name the folder of images with the option images")
-    return custom_records.Row(
+    return custom.Row(
         where=where,
         **{**known, "path": str(folder / known["path"]), "split": known["split"] or split},
         captions=tuple(others[name] for name in captions),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from agreid_plugin.data.datasets import custom_records
+from agreid_plugin.data.datasets import custom
 from agreid_plugin.data.datasets.tree import Tree
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import Record
@@ -40,14 +40,14 @@ def parse(
         split: the split of all images when there are no split folders.
     """
     grammar = _compile(pattern, identity_folders)
-    rows: list[custom_records.Row] = []
+    rows: list[custom.Row] = []
     for name, folder in _splits(tree, split).items():
         paths = tree.images(name, folder)
         found = {path: _groups(path, folder, grammar, identity_folders) for path in paths}
         bad = [path for path in paths if found[path] is None]
         tree.refuse(name, bad, len(paths), f"pattern {pattern}", f"write one that fits ({PATTERN_KEYS}), rename them")
         rows += [_row(path, name, groups) for path, groups in found.items() if groups is not None]
-    return tree.without_junk(custom_records.build(rows, aerial_cameras))
+    return tree.without_junk(custom.build(rows, aerial_cameras))
 
 
 def _compile(pattern: str, identity_folders: bool) -> re.Pattern[str]:
@@ -78,8 +78,8 @@ def _groups(path: Path, folder: Path, grammar: re.Pattern[str], identity_folders
     return {**(groups or {}), "pid": inside[0]} if len(inside) > 1 else None
 
 
-def _row(path: Path, split: str, groups: dict[str, str]) -> custom_records.Row:
-    return custom_records.Row(
+def _row(path: Path, split: str, groups: dict[str, str]) -> custom.Row:
+    return custom.Row(
         where=path.name,
         path=str(path),
         pid=groups["pid"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from agreid_plugin.data.datasets.lists import parse_listed
+from agreid_plugin.data.datasets.lagper_g2aps import parse_listed
 from agreid_plugin.data.datasets.tree import Grammar, Tree
 from agreid_plugin.types import Record, View
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agreid_plugin.data.datasets import DATASETS
-from agreid_plugin.data.datasets.files import IMAGE_ENDINGS
 from agreid_plugin.data.datasets.tree import plain
+from agreid_plugin.data.files import IMAGE_ENDINGS
 
 AGSYNTH_FILE = "agsynth.json"
 """File in the folder of an AG-Synth dataset: the options it was made with."""

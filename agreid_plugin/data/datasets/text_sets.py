@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agreid_plugin.data.datasets.files import MOST_LABEL, are_texts, read_entries, refuse_leaving, shown
 from agreid_plugin.data.datasets.tree import Tree
+from agreid_plugin.data.files import MOST_LABEL, are_texts, read_entries, refuse_leaving, shown
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import Record, View
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agreid_plugin.data.datasets.files import (
+from agreid_plugin.data.files import (
     IMAGE_ENDINGS,
     existing,
     few,

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
-from agreid_plugin.data.datasets.files import list_images
+from agreid_plugin.data.files import list_images
 from agreid_plugin.data.images import read_image
 from agreid_plugin.deploy import ExportedModel, ModelMetadata
 from agreid_plugin.errors import InputError, first_line, unknown

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from agreid_plugin.data.datasets.custom_records import VIEW_WORDS
+from agreid_plugin.data.datasets.custom import VIEW_WORDS
 from agreid_plugin.deploy.metadata import INTERPOLATIONS, ModelMetadata
 from agreid_plugin.deploy.model import resize
 from agreid_plugin.errors import InputError

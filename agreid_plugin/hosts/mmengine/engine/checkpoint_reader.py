@@ -21,7 +21,7 @@ import torch
 from mmengine.logging import HistoryBuffer, MessageHub
 from torch import Tensor
 
-from agreid_plugin.data.datasets.files import leaves
+from agreid_plugin.data.files import leaves
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.nn.checkpoints import is_torchscript, read_content
 
