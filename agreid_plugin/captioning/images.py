@@ -14,7 +14,7 @@ from PIL import Image
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.files import existing, read_csv, read_json, shown
-from agreid_plugin.data.image_validation import broken_images
+from agreid_plugin.data.images import broken_images
 from agreid_plugin.errors import InputError, did_you_mean
 from agreid_plugin.types import Record, View
 

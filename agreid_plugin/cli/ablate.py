@@ -66,7 +66,7 @@ def read_grid(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is missing or no such mapping, or one of its keys is unknown or of the wrong kind.
     """
-    from agreid_plugin.data.yaml_files import read_yaml
+    from agreid_plugin.data.files import read_yaml
 
     content = read_yaml(path)
     _require(isinstance(content, dict), f"{path}: expected the keys {', '.join(KEYS)}")

@@ -327,7 +327,7 @@ def _choose_records(args: argparse.Namespace, subject: Subject) -> list[Record]:
 
 
 def _choose_paths(args: argparse.Namespace) -> list[str]:
-    from agreid_plugin.data.pictures import pictures
+    from agreid_plugin.data.images import pictures
 
     found = [picture.path for picture in pictures(args.images)]
     step = max(1, len(found) // args.count)  # all along a folder, whose first images show one person

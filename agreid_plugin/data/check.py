@@ -13,11 +13,10 @@ from typing import Any
 from tabulate import tabulate
 
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.files import few
-from agreid_plugin.data.image_validation import broken_images
+from agreid_plugin.data.files import few, read_yaml
+from agreid_plugin.data.images import broken_images
 from agreid_plugin.data.protocols import Protocol, select, unmatched, usable
 from agreid_plugin.data.protocols.parser import property_of
-from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import printable
 from agreid_plugin.types import View
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from agreid_plugin.data.yaml_files import StrictLoader
+from agreid_plugin.data.files import StrictLoader
 from agreid_plugin.errors import InputError
 
 UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)

@@ -18,8 +18,7 @@ import numpy as np
 
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 from agreid_plugin.data.datasets import Dataset, QueryGallery
-from agreid_plugin.data.datasets.arrays import read_arrays, told_in
-from agreid_plugin.data.files import MOST_LABEL, shown
+from agreid_plugin.data.files import MOST_LABEL, read_arrays, shown, told_in
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.metrics import check_views
 from agreid_plugin.evaluation.validation import as_features, check_lengths

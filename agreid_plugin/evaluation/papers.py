@@ -30,9 +30,8 @@ from typing import Any
 from tabulate import tabulate
 
 from agreid_plugin.data.check import published_figures
-from agreid_plugin.data.files import existing, shown
+from agreid_plugin.data.files import existing, read_yaml, shown
 from agreid_plugin.data.protocols import protocol as known_protocol
-from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, did_you_mean, error_context, unknown
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, check_views, format_views
 

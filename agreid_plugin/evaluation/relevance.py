@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agreid_plugin.data.protocols import Meta, Protocol, hidden_mask
-from agreid_plugin.data.protocols.matching import why_unmatched
+from agreid_plugin.data.protocols.selection import why_unmatched
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.ranking import count_within
 from agreid_plugin.evaluation.validation import check_lengths

@@ -15,8 +15,7 @@ import numpy as np
 from tabulate import tabulate
 
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
-from agreid_plugin.data.datasets.arrays import read_arrays
-from agreid_plugin.data.files import MOST_LABEL, existing, read_json, shown
+from agreid_plugin.data.files import MOST_LABEL, existing, read_arrays, read_json, shown
 from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.evaluation.confidence import require_comparable
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, compute_means, format_views

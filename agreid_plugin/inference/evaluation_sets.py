@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.pictures import Picture
+from agreid_plugin.data.images import Picture
 from agreid_plugin.data.protocols import Protocol, select
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, computable

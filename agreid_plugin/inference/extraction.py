@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
 from agreid_plugin.data.bad_images import listed
-from agreid_plugin.data.datasets.arrays import read_arrays, told_in
+from agreid_plugin.data.files import read_arrays, told_in
 from agreid_plugin.errors import InputError
 from agreid_plugin.inference.evaluation_sets import as_picture
 from agreid_plugin.inference.extractor import Extractor, format_frames

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.data.bad_images import SKIP, listed, name_some
 from agreid_plugin.data.captions import clean
-from agreid_plugin.data.pictures import Picture, pictures
+from agreid_plugin.data.images import Picture, pictures
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.validation import as_features
 from agreid_plugin.host import host_of, load_host

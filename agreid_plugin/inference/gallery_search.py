@@ -16,7 +16,7 @@ import numpy as np
 
 from agreid_plugin.data.bad_images import listed
 from agreid_plugin.data.files import existing, list_images
-from agreid_plugin.data.pictures import pictures
+from agreid_plugin.data.images import pictures
 from agreid_plugin.errors import InputError
 from agreid_plugin.inference.extractor import CUT_OUT, LIKE_FRAMES, Extractor, cleaned, format_frames
 from agreid_plugin.nn.clip import Tokenizer

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from agreid_plugin.data.atomic_write import told_unwritten, whole_file
-from agreid_plugin.data.datasets.arrays import read_arrays, told_in
-from agreid_plugin.data.files import shown
+from agreid_plugin.data.files import read_arrays, shown, told_in
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.validation import as_features
 from agreid_plugin.retrieval.index.entries import Entry, VectorChunk

@@ -20,9 +20,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from agreid_plugin.data.datasets.arrays import told_in
 from agreid_plugin.data.datasets.custom import VIEW_WORDS
-from agreid_plugin.data.files import existing, shown
+from agreid_plugin.data.files import existing, shown, told_in
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.features import load_features
 from agreid_plugin.retrieval.index.entries import Entry, VectorChunk

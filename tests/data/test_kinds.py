@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.datasets.image_kinds import Kinds
+from agreid_plugin.data.datasets import Dataset, Kinds
 from agreid_plugin.data.protocols import Meta, Protocol, select
 from agreid_plugin.data.protocols.parser import FILTERS, passes, property_of
 from agreid_plugin.errors import InputError

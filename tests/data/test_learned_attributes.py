@@ -4,9 +4,15 @@ import logging
 
 import pytest
 
-from agreid_plugin.data.attributes import AttributeSchema
+from agreid_plugin.data.attributes import (
+    AttributeSchema,
+    check_labels,
+    from_rows,
+    of_datasets,
+    require_described,
+    to_rows,
+)
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.learned_attributes import check_labels, from_rows, of_datasets, require_described, to_rows
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import Record
 

@@ -10,7 +10,7 @@ import torch
 
 from agreid_plugin.data.atomic_write import remove_drafts, whole_file
 from agreid_plugin.data.rng import OwnNumpy, drawn_from, random_state, restore_random_state
-from agreid_plugin.data.seeded_batches import NumberedBatches, NumberedIndex, drawn_by_number
+from agreid_plugin.data.samplers import NumberedBatches, NumberedIndex, drawn_by_number
 
 
 def draw() -> list[float]:

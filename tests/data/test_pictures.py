@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from agreid_plugin.data.pictures import pictures
+from agreid_plugin.data.images import pictures
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import PLATFORMS, UNKNOWN, View
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agreid_plugin.data.check import check
 from agreid_plugin.data.datasets import load
 from agreid_plugin.data.files import leaves, list_images
-from agreid_plugin.data.image_validation import broken_images
+from agreid_plugin.data.images import broken_images
 from agreid_plugin.data.protocols import read_protocols
 from agreid_plugin.errors import InputError
 

@@ -12,8 +12,7 @@ from fuzz_targets import Target
 from hypothesis import strategies as st
 from PIL import Image
 
-from agreid_plugin.data.image_validation import broken_images
-from agreid_plugin.data.images import read_image
+from agreid_plugin.data.images import broken_images, read_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (24, 16, 3), dtype=np.uint8)
 MODES = {

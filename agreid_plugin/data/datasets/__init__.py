@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -11,26 +11,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agreid_plugin.data.attributes import AttributeSchema
-from agreid_plugin.data.datasets import (
-    ag_reid,
-    ag_reid_v2,
-    cargo,
-    cp2108,
-    csv_table,
-    custom,
-    folder,
-    g2aps,
-    lagper,
-    text_sets,
-)
-from agreid_plugin.data.datasets.image_kinds import Kinds
+from agreid_plugin.data.datasets import ag_reid, cargo, cp2108, custom, lagper_g2aps, text_sets
 from agreid_plugin.data.datasets.tree import QueryGallery, Tree, plain
 from agreid_plugin.data.files import MOST_LABEL, shown
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import Record
 
 __all__ = ["DATASETS", "Dataset", "QueryGallery", "Source", "dataset_name", "load", "parse_once"]
+
+TAGS = ("time", "scene", "source")
+"""The tags that a filter may compare."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +58,20 @@ DATASETS: dict[str, Source] = {
         "Nguyen et al., Aerial-Ground Person Re-ID, ICME 2023",
     ),
     "AG-ReID.v2": Source(
-        ag_reid_v2.parse,
+        ag_reid.parse_v2,
         ("AG-ReID.v2",),
         "UAV, CCTV and wearable camera, 15 attributes",
         "Nguyen et al., AG-ReID.v2: Bridging Aerial and Ground Views for Person Re-identification, TIFS 2024",
     ),
     "LAGPeR": Source(
-        lagper.parse,
+        lagper_g2aps.parse_lagper,
         ("LAGPeR",),
         "7 aerial and 14 ground cameras, 7 scenes",
         "Wang et al., SeCap: Self-Calibrating and Adaptive Prompts for Cross-view Person Re-Identification in "
         "Aerial-Ground Networks, CVPR 2025",
     ),
     "G2APS-ReID": Source(
-        g2aps.parse,
+        lagper_g2aps.parse_g2aps,
         ("G2APS-ReID", "GA-ReID"),
         "one UAV, one ground camera, rebuilt from the person search set G2APS",
         "Zhang et al., Ground-to-Aerial Person Search: Benchmark Dataset and Approach, ACM MM 2023; rebuilt in SeCap",
@@ -110,9 +103,31 @@ DATASETS: dict[str, Source] = {
         "text to image, ground",
         "Zhu et al., DSSL: Deep Surroundings-person Separation Learning for Text-based Person Retrieval, ACM MM 2021",
     ),
-    "folder": Source(folder.parse, (), "your own images, labels in file or folder names", "yours"),
-    "csv": Source(csv_table.parse, (), "your own images, labels in a CSV table", "yours"),
+    "folder": Source(custom.parse_folder, (), "your own images, labels in file or folder names", "yours"),
+    "csv": Source(custom.parse_table, (), "your own images, labels in a CSV table", "yours"),
 }
+
+
+class Kinds:
+    """The kinds of some images. They are few, so that a filter looks at one image of each and not at all images.
+
+    Attributes:
+        examples: the first image of each kind, K of them.
+        kind: (N,) the place of each image's kind in `examples`.
+        pid: (N,) identities.
+    """
+
+    def __init__(self, records: Sequence[Record]):
+        numbers: dict[tuple, int] = {}
+        self.kind = np.array([numbers.setdefault(_key(each), len(numbers)) for each in records], dtype=np.int64)
+        self.examples = [records[first] for first in np.unique(self.kind, return_index=True)[1].tolist()]
+        self.pid = np.array([each.pid for each in records], dtype=np.int64)
+
+    def places(self, kinds: Iterable[int]) -> np.ndarray:
+        """Return the places of all images of some kinds, rising."""
+        chosen = np.zeros(len(self.examples), dtype=bool)
+        chosen[list(kinds)] = True
+        return np.flatnonzero(chosen[self.kind])
 
 
 @dataclass(frozen=True)
@@ -231,7 +246,7 @@ def _parse(name: str, root: str | Path, skip_bad_names: bool, options: Mapping[s
         require_known(f"{name}: option", option, known)
     try:
         tree = Tree(name, root, source.folders, skip_bad_names)
-        if tree.file and source.parse is not csv_table.parse:
+        if tree.file and source.parse is not custom.parse_table:
             raise InputError(f"{tree.file} is a file; {name} needs its folder")
         records = sorted(source.parse(tree, **options), key=lambda record: record.path)
     except OSError as error:  # no permission, a disk that fails
@@ -259,3 +274,8 @@ def _check(name: str, root: str | Path, records: list[Record]) -> None:
         for what, number in (("identity", record.pid), ("camera", record.camera)):
             if abs(number) > MOST_LABEL:
                 raise InputError(f"{shown(record.path)}: {what} {number} is no number up to {MOST_LABEL}")
+
+
+def _key(record: Record) -> tuple:
+    tags = [record.tags.get(name) for name in TAGS] if record.tags else ()
+    return record.split, record.view, record.camera, record.platform, not record.captions, *tags

@@ -1,4 +1,4 @@
-"""AG-ReID (v1): `P####T#####A#C#F#.jpg` in five flat folders, attributes in a .mat file."""
+"""AG-ReID and AG-ReID.v2: `P####T#####A#C#F#.jpg` in flat folders, attributes in a .mat file; lists of protocols."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ FOLDERS = {  # as released; the letter of a folder's name is its camera
     "bounding_box_test_all_c3": "gallery",
 }
 REARRANGED = {"train": "train", "query": "query", "gallery": "gallery"}  # as SVPR-ReID expects them
+V2_ATTRIBUTES = "qut_attribute_v8.mat"
+V2_LISTS = {
+    "A2C": "exp1_aerial_to_cctv.txt",
+    "A2W": "exp2_aerial_to_wearable.txt",
+    "C2A": "exp4_cctv_to_aerial.txt",
+    "W2A": "exp5_wearable_to_aerial.txt",
+}
 
 
 def _fields(match: re.Match[str]) -> dict[str, Any]:
@@ -145,3 +152,23 @@ def _qut_value(path: str | Path, pid: int, group: str, positive: np.ndarray) -> 
     if len(chosen) > 1:
         raise InputError(f"{path}: identity {pid} has {len(chosen)} values of {group!r} at once: {', '.join(chosen)}")
     return {group: chosen[0]} if chosen and is_known(chosen[0]) else {}
+
+
+def parse_v2(tree: Tree) -> list[Record]:
+    """Read AG-ReID.v2; images one folder deeper than the lists, as SeCap and ViSA have them, are found too."""
+    folders = {"train": tree.need("train_all"), "query": tree.need("query"), "gallery": tree.need("gallery")}
+    records = []
+    for split, folder in folders.items():
+        records += tree.records(split, tree.images(split, folder), GRAMMAR)
+    records = with_attributes(tree, records, V2_ATTRIBUTES)
+    by_path = {
+        f"{record.split}/{Path(record.path).relative_to(folders[record.split]).as_posix()}": record
+        for record in records
+    }
+    for protocol, file in V2_LISTS.items():
+        path = tree.find(file)
+        if path is None:
+            tree.note(f"AG-ReID.v2/{protocol}: {file} not found, sides made from file names")
+        else:
+            tree.lists[file] = tree.sides(path, by_path)
+    return records

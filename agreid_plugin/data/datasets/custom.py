@@ -1,11 +1,16 @@
-"""Records of people's own images, from the words that a file name or a table gives for them."""
+"""Custom datasets: images in folders or in a CSV table, with labels from file names, folder names or columns."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from agreid_plugin.data.attributes import is_known
+from agreid_plugin.data.datasets.tree import Tree
+from agreid_plugin.data.files import existing, read_csv, refuse_leaving
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import PLATFORMS, UNKNOWN, Record, View
 
@@ -14,6 +19,17 @@ VIEW_WORDS = {
     **dict.fromkeys(("aerial", "a", "uav", "drone"), View.AERIAL),
     **dict.fromkeys(("ground", "g", "cctv", "wearable"), View.GROUND),
 }
+MARKET = r"(?P<pid>-?\d+)_c(?P<camera>\d+)"
+FOLDERS = {
+    "train": ("train", "bounding_box_train"),
+    "val": ("val",),
+    "query": ("query",),
+    "gallery": ("gallery", "bounding_box_test"),
+}
+PATTERN_KEYS = "--pattern, DATASETS.OWN.PATTERN or options=dict(pattern=...)"
+WORDS = ("pid", "camera", "view", "platform")  # groups with a meaning of their own; others become tags
+COLUMNS = ("path", "pid", "split", "camera", "view", "platform")  # the first two are required
+TAGS = ("time", "scene", "altitude")
 
 
 @dataclass(frozen=True)
@@ -111,3 +127,128 @@ def view_of_camera(camera: int | str, aerial_cameras: Collection[int | str]) -> 
     if not aerial_cameras or camera == "":
         return None
     return View.AERIAL if _short(str(camera)) in {_short(str(each)) for each in aerial_cameras} else View.GROUND
+
+
+def parse_folder(
+    tree: Tree,
+    pattern: str = MARKET,
+    identity_folders: bool = False,
+    aerial_cameras: Collection[int | str] = (),
+    split: str = "train",
+) -> list[Record]:
+    """Read images under `train`, `val`, `query` and `gallery`, those that exist, or all images as one split.
+
+    Args:
+        tree: the folder.
+        pattern: a regular expression for the beginning of a file's name, with named groups: `pid`, and if the names
+            tell them `camera`, `view` (aerial or ground), `platform`; any other group becomes a tag.
+        identity_folders: a folder an identity: the folder's name is the pid and the pattern may match nothing.
+        aerial_cameras: the cameras in the air, when names tell the camera and not the view.
+        split: the split of all images when there are no split folders.
+    """
+    grammar = _compile(pattern, identity_folders)
+    rows: list[Row] = []
+    for name, folder in _splits(tree, split).items():
+        paths = tree.images(name, folder)
+        found = {path: _groups(path, folder, grammar, identity_folders) for path in paths}
+        bad = [path for path in paths if found[path] is None]
+        tree.refuse(name, bad, len(paths), f"pattern {pattern}", f"write one that fits ({PATTERN_KEYS}), rename them")
+        rows += [_file_row(path, name, groups) for path, groups in found.items() if groups is not None]
+    return tree.without_junk(build(rows, aerial_cameras))
+
+
+def _compile(pattern: str, identity_folders: bool) -> re.Pattern[str]:
+    try:
+        grammar = re.compile(pattern)
+    except re.error as error:
+        raise InputError(f"pattern {pattern!r} is not a regular expression: {error}") from error
+    if "pid" not in grammar.groupindex and not identity_folders:
+        groups = ", ".join(grammar.groupindex) or "none"
+        raise InputError(f"pattern {pattern!r} has no group named pid, only {groups}: write (?P<pid>...)")
+    return grammar
+
+
+def _splits(tree: Tree, split: str) -> dict[str, Path]:
+    found = {name: tree.find(*folders) for name, folders in FOLDERS.items()}
+    folders = {name: folder for name, folder in found.items() if folder is not None}
+    if not folders:
+        tree.note(f"no folder {', '.join(FOLDERS)}: all images are of split {split}")
+    return folders or {split: tree.root}
+
+
+def _groups(path: Path, folder: Path, grammar: re.Pattern[str], identity_folders: bool) -> dict[str, str] | None:
+    match = grammar.match(path.name)
+    groups = {name: text for name, text in match.groupdict().items() if text} if match else None
+    if not identity_folders:
+        return groups if groups and "pid" in groups else None
+    inside = path.relative_to(folder).parts
+    return {**(groups or {}), "pid": inside[0]} if len(inside) > 1 else None
+
+
+def _file_row(path: Path, split: str, groups: dict[str, str]) -> Row:
+    return Row(
+        where=path.name,
+        path=str(path),
+        pid=groups["pid"],
+        split=split,
+        camera=groups.get("camera", ""),
+        view=groups.get("view", ""),
+        platform=groups.get("platform", ""),
+        tags={name: text for name, text in groups.items() if name not in WORDS},
+    )
+
+
+def parse_table(
+    tree: Tree,
+    images: str = "",
+    aerial_cameras: Collection[int | str] = (),
+    split: str = "train",
+    delimiter: str = ",",
+) -> list[Record]:
+    """Read a table with the columns `path` and `pid`, and as known `split`, `camera`, `view`, `platform`.
+
+    A relative path leads to an image inside the folder of images; an absolute one leads anywhere, as the table is the
+    user's own.
+
+    Columns starting with `caption` are captions, `time`, `scene` and `altitude` are tags, all others attributes of the
+    image. An attribute's value that is empty or `unknown` is left out.
+
+    Args:
+        tree: the CSV file, or a folder with one CSV file in it.
+        images: the folder that relative paths start from, and may not leave; by default the table's own.
+        aerial_cameras: the cameras in the air, for rows without a view.
+        split: the split of rows that name none.
+        delimiter: what separates the columns.
+    """
+    table = tree.file or _only_table(tree)
+    folder = existing(images) if images else table.parent
+    rows = [
+        _table_row(f"{table}: line {line}", folder, split, values)
+        for line, values in read_csv(table, COLUMNS[:2], delimiter)
+    ]
+    if not rows:
+        raise InputError(f"{table}: no rows below the header")
+    tree.refuse_missing(table, [row.path for row in rows if not os.path.isfile(row.path)], len(rows))
+    return tree.without_junk(build(rows, aerial_cameras))
+
+
+def _only_table(tree: Tree) -> Path:
+    tables = sorted(tree.root.glob("*.csv"))
+    if len(tables) != 1:
+        raise InputError(f"{tree.root}: {len(tables)} CSV files, expected one; name the file itself")
+    return tables[0]
+
+
+def _table_row(where: str, folder: Path, split: str, values: dict[str, str]) -> Row:
+    known = {name: values.get(name, "") for name in COLUMNS}
+    others = {name: text for name, text in values.items() if name not in COLUMNS and text}
+    captions = [name for name in others if name.startswith("caption")]
+    if not os.path.isabs(known["path"]):
+        refuse_leaving(where, [known["path"]], "name the folder of images with the option images")
+    return Row(
+        where=where,
+        **{**known, "path": str(folder / known["path"]), "split": known["split"] or split},
+        captions=tuple(others[name] for name in captions),
+        tags={name: others[name] for name in TAGS if name in others},
+        attributes={n: text for n, text in others.items() if n not in (*TAGS, *captions) and is_known(text)},
+    )

@@ -10,9 +10,8 @@ import numpy as np
 from agreid_plugin.data.datasets import DATASETS, Dataset, Source, dataset_name
 from agreid_plugin.data.datasets.tree import plain
 from agreid_plugin.data.protocols.hiding_rules import RULES, Meta, hides, mask
-from agreid_plugin.data.protocols.matching import unmatched
 from agreid_plugin.data.protocols.parser import Protocol, read_protocols
-from agreid_plugin.data.protocols.selection import Selection, select
+from agreid_plugin.data.protocols.selection import Selection, select, unmatched
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import UNKNOWN, Record
 

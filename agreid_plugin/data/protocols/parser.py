@@ -8,10 +8,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from agreid_plugin.data.datasets.image_kinds import TAGS
-from agreid_plugin.data.files import shown
+from agreid_plugin.data.datasets import TAGS
+from agreid_plugin.data.files import read_yaml, shown
 from agreid_plugin.data.protocols.hiding_rules import RULES
-from agreid_plugin.data.yaml_files import read_yaml
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import UNKNOWN, Record, View, view_word
 

@@ -1,7 +1,15 @@
 """Augmentations of tensor images and whole batches: PLRM and the two it is compared with."""
 
-from agreid_plugin.data.transforms.plrm import PLRM, patch_probabilities, rotate, rotate_patches, rotation_grid
-from agreid_plugin.data.transforms.rivals import PatchShuffle, RandomRotation, shuffle_pixels
+from agreid_plugin.data.transforms.plrm import (
+    PLRM,
+    PatchShuffle,
+    RandomRotation,
+    patch_probabilities,
+    rotate,
+    rotate_patches,
+    rotation_grid,
+    shuffle_pixels,
+)
 
 __all__ = [
     "PLRM",

@@ -10,8 +10,15 @@ from collections.abc import Sequence
 
 from fastreid.data.datasets.bases import ImageDataset
 
-from agreid_plugin.data.attributes import AttributeSchema, expanded
-from agreid_plugin.data.learned_attributes import check_labels, from_rows, of_datasets, require_described, to_rows
+from agreid_plugin.data.attributes import (
+    AttributeSchema,
+    check_labels,
+    expanded,
+    from_rows,
+    of_datasets,
+    require_described,
+    to_rows,
+)
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
 from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, read_dataset, source_of

@@ -19,8 +19,7 @@ from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.data.bad_images import BadImages, Labels
 from agreid_plugin.data.collate import Sample
 from agreid_plugin.data.images import read_image
-from agreid_plugin.data.samplers import EndlessViewBalancedSampler
-from agreid_plugin.data.seeded_batches import NumberedBatches, drawn_by_number
+from agreid_plugin.data.samplers import EndlessViewBalancedSampler, NumberedBatches, drawn_by_number
 from agreid_plugin.engine.checks import LabeledImage
 from agreid_plugin.engine.signals import leave_to_the_main_process
 from agreid_plugin.hosts.fastreid.data.attributes import training_schema

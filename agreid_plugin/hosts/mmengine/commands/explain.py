@@ -13,9 +13,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
+from agreid_plugin.data.attributes import to_rows
 from agreid_plugin.data.datasets import dataset_name
 from agreid_plugin.data.datasets.locations import default_root
-from agreid_plugin.data.learned_attributes import to_rows
 from agreid_plugin.data.protocols import select
 from agreid_plugin.engine.catalog import owner_of
 from agreid_plugin.engine.model_rows import Row, counting, gigaflops, own_loss_rows, size_rows

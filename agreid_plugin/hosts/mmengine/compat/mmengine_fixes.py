@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import yaml
 
-from agreid_plugin.data.yaml_files import PlainLoader
+from agreid_plugin.data.files import PlainLoader
 from agreid_plugin.hosts.host_fixes import HostFixes
 
 warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # mmengine's argument, which no user writes

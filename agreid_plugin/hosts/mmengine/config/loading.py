@@ -12,7 +12,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from agreid_plugin.data.learned_attributes import to_rows
+from agreid_plugin.data.attributes import to_rows
 from agreid_plugin.engine.overrides import literal, pairs
 from agreid_plugin.errors import InputError, did_you_mean, error_context, first_line
 from agreid_plugin.hosts.mmengine.config.checks import EXTRA_RUNNER_KEYS, check_config

@@ -12,13 +12,12 @@ from mmengine.dataset import BaseDataset
 from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 
-from agreid_plugin.data.attributes import AttributeSchema
+from agreid_plugin.data.attributes import AttributeSchema, check_labels, of_datasets, require_described, to_rows
 from agreid_plugin.data.bad_images import POLICIES, BadImages, Labels
 from agreid_plugin.data.captions import clean, pairs
 from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets import Dataset, dataset_name, load
 from agreid_plugin.data.datasets.locations import default_root
-from agreid_plugin.data.learned_attributes import check_labels, of_datasets, require_described, to_rows
 from agreid_plugin.engine import caption_report
 from agreid_plugin.engine.caption_report import Translations
 from agreid_plugin.engine.report import speak_through

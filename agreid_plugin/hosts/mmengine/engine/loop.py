@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from agreid_plugin.data.rng import drawn_from, random_state, restore_random_state
-from agreid_plugin.data.seeded_batches import NumberedIndex, drawn_by_number
+from agreid_plugin.data.samplers import NumberedIndex, drawn_by_number
 from agreid_plugin.engine.checkpoints import keep_last
 from agreid_plugin.engine.signals import Interruption, agreed, leave_to_the_main_process
 from agreid_plugin.errors import Stopped, require_int

@@ -9,10 +9,9 @@ from typing import Any
 from mmengine.registry import DefaultScope, Registry
 from torch import nn
 
-from agreid_plugin.data.attributes import AttributeSchema, choose
+from agreid_plugin.data.attributes import AttributeSchema, choose, from_rows
 from agreid_plugin.data.datasets import dataset_name, load
 from agreid_plugin.data.datasets.locations import default_root
-from agreid_plugin.data.learned_attributes import from_rows
 from agreid_plugin.errors import InputError, error_context, unknown
 from agreid_plugin.host import INSTALL, installed
 from agreid_plugin.hosts.mmengine.config.arguments import require_arguments

@@ -12,8 +12,7 @@ from mmengine.registry import MODELS
 from small_mmengine import BACKBONES, CLIP, CONFIGS, OBJECTIVES, ROWS, VIT, batch, loaded, run, sentences
 from torch.optim import SGD
 
-from agreid_plugin.data.attributes import AttributeSchema
-from agreid_plugin.data.learned_attributes import to_rows
+from agreid_plugin.data.attributes import AttributeSchema, to_rows
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.loading import resolve_model, without_pretrained
 from agreid_plugin.hosts.mmengine.models.build import schema_of
