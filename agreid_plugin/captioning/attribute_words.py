@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agreid_plugin.data.datasets.tree import plain
+from agreid_plugin.data.datasets.tree import normalize_name
 
 ABSENT = frozenset({"no", "off", "none", "nothing", "false", "0", "without", "absent"})
 PRESENT = frozenset({"yes", "on", "true", "1", "with", "present"})
@@ -87,7 +87,7 @@ def words(text: str) -> str:
 
 def part_of(name: str) -> tuple[str, str]:
     """Return what an attribute is about: a part and `kind`, `color` or `style`; two empty texts if nobody can tell."""
-    letters = plain(name)
+    letters = normalize_name(name)
     return next((key for key, pattern in _PATTERNS.items() if pattern.fullmatch(letters)), ("", ""))
 
 
@@ -98,7 +98,7 @@ def value_words(name: str, value: str) -> str:
     if said in ABSENT | PRESENT:
         return "yes" if said in PRESENT else "no"
     key = part if aspect in ("", "kind") else f"{part} {aspect}"
-    return said if key == "gender" else _VALUES.get(key, {}).get(plain(said)) or said
+    return said if key == "gender" else _VALUES.get(key, {}).get(normalize_name(said)) or said
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def read_looks(attributes: Mapping[str, str]) -> Looks:
         if said in ABSENT:
             absent |= {part or words(name)} if aspect in ("", "kind") else set()
         elif part:
-            parts[key] = _thing(part, name) if said in PRESENT else _VALUES.get(key, {}).get(plain(said), said)
+            parts[key] = _thing(part, name) if said in PRESENT else _VALUES.get(key, {}).get(normalize_name(said), said)
         else:
             others.append((words(name), "" if said in PRESENT else said))
     return Looks({key: value for key, value in parts.items() if value}, frozenset(absent), tuple(others))
@@ -136,5 +136,5 @@ def read_looks(attributes: Mapping[str, str]) -> Looks:
 def _thing(part: str, name: str) -> str:
     """Return what is there when an attribute says no more than yes; empty if yes tells nothing."""
     if part == "head":
-        return "cap" if plain(name) == "cap" else "hat"
+        return "cap" if normalize_name(name) == "cap" else "hat"
     return part if part in ("bag", "umbrella", "phone", "beard", "moustache", "glasses") else ""

@@ -13,8 +13,8 @@ from PIL import Image
 
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.datasets import load
-from agreid_plugin.data.files import existing, read_csv, read_json, shown
-from agreid_plugin.data.images import broken_images
+from agreid_plugin.data.files import read_csv, read_json, require_existing, shorten
+from agreid_plugin.data.images import find_broken_images
 from agreid_plugin.errors import InputError, did_you_mean
 from agreid_plugin.types import Record, View
 
@@ -98,13 +98,13 @@ def large_enough(subjects: Iterable[Subject], min_pixels: int) -> list[Subject]:
 def unreadable(subjects: Iterable[Subject], progress: bool = False) -> dict[str, str]:
     """Decode every image and return `file_path` -> why, for those that cannot be, or whose names cannot be written."""
     names = {subject.path: subject.file_path for subject in subjects}
-    faults = {names[path]: fault for path, fault in broken_images(names, progress).items()}
+    faults = {names[path]: fault for path, fault in find_broken_images(names, progress).items()}
     return {**dict.fromkeys(filter(SURROGATE.search, names.values()), "its name is not UTF-8"), **faults}
 
 
 def with_attributes(subjects: Sequence[Subject], file: str | Path) -> list[Subject]:
     """Add the attributes of a file: what it says of an image goes before what it says of the identity."""
-    file = existing(file)
+    file = require_existing(file)
     told = _read_table(file) if file.suffix.lower() == ".csv" else _read_json(file)
     people = {_person(key): key for key in told}
     used: set[str] = set()
@@ -119,7 +119,7 @@ def with_attributes(subjects: Sequence[Subject], file: str | Path) -> list[Subje
         first = next(iter(told), "nothing")
         near = did_you_mean(first, [subject.file_path for subject in subjects])
         raise InputError(
-            f"{file}: none of its {len(told)} keys, first {shown(first)!r}, is a path or an identity of the images, "
+            f"{file}: none of its {len(told)} keys, first {shorten(first)!r}, is a path or an identity of the images, "
             f"first {subjects[0].file_path!r} of identity {subjects[0].name or subjects[0].pid}{near}"
         )
     return described
@@ -147,12 +147,11 @@ def _read_json(file: Path) -> dict[str, dict[str, str]]:
     told: dict[str, dict[str, str]] = {}
     for key, values in read_json(file, dict).items():
         if not isinstance(values, dict):
-            raise InputError(f"{file}: {shown(key)!r} is a {type(values).__name__}, expected attribute -> value")
+            raise InputError(f"{file}: {shorten(key)!r} is a {type(values).__name__}, expected attribute -> value")
         for name, value in values.items():
             if not isinstance(value, str | int | float | bool | None):
-                raise InputError(
-                    f"{file}: {shown(key)!r}: {shown(name)!r} is a {type(value).__name__}, expected a text or a number"
-                )
+                where = f"{file}: {shorten(key)!r}: {shorten(name)!r}"
+                raise InputError(f"{where} is a {type(value).__name__}, expected a text or a number")
         _add(told, f"{file}", key, {name: _text(value) for name, value in values.items()})
     return _not_empty(file, told)
 
@@ -160,7 +159,7 @@ def _read_json(file: Path) -> dict[str, dict[str, str]]:
 def _add(told: dict[str, dict[str, str]], where: str, key: str, values: Mapping[str, str]) -> None:
     key = key.replace("\\", "/").removeprefix("./")
     if key in told:
-        raise InputError(f"{where}: {shown(key)!r} is there twice; keep one of them")
+        raise InputError(f"{where}: {shorten(key)!r} is there twice; keep one of them")
     reserved = (*PATH_COLUMNS, *PERSON_COLUMNS)
     told[key] = {name: value for name, value in values.items() if name not in reserved and is_known(value)}
 

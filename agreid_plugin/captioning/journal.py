@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from agreid_plugin.data.atomic_write import told_undone, told_unwritten, whole_file
-from agreid_plugin.data.files import are_texts, parse_json, shown
+from agreid_plugin.data.atomic_write import atomic_write, io_error_context, write_error_context
+from agreid_plugin.data.files import is_list_of_texts, parse_json, shorten
 from agreid_plugin.errors import InputError
 
 
@@ -49,9 +49,9 @@ _KINDS = {
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that it is there in full or not at all."""
-    with told_unwritten(path):
+    with write_error_context(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as draft:
+        with atomic_write(path) as draft:
             draft.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -110,7 +110,7 @@ class Journal:
     def _content(self) -> bytes:
         if not self.path.is_file():
             raise InputError(f"{self.path}: not a file; move it away to start again")
-        with told_undone(self.path, "read"):
+        with io_error_context(self.path, "read"):
             return self.path.read_bytes()
 
     def _settings_in(self, line: bytes) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Journal:
         entry = self._entry(number, line)
         if entry.keys() != _KINDS.keys() or not all(type(entry[name]) is kind for name, kind in _KINDS.items()):
             raise self._damaged(number)
-        if not all(are_texts(found) for found in entry["flags"].values()):
+        if not all(is_list_of_texts(found) for found in entry["flags"].values()):
             raise self._damaged(number)
         flags = {name: tuple(found) for name, found in entry["flags"].items()}
         caption = Caption(**{**entry, "flags": flags})
@@ -146,6 +146,6 @@ class Journal:
             old, new = before.get(name), self._settings.get(name)
             if old != new:
                 raise InputError(
-                    f"{self.path} was begun with {name} {shown(repr(old))}, not {new!r}: use the same settings to "
+                    f"{self.path} was begun with {name} {shorten(repr(old))}, not {new!r}: use the same settings to "
                     "continue, or delete it to start again"
                 )

@@ -9,7 +9,7 @@ from hashlib import sha256
 from agreid_plugin.captioning.attribute_words import NOT_OF_THE_PERSON, part_of, value_words, words
 from agreid_plugin.captioning.templates import pick_template, stream
 from agreid_plugin.data.attributes import is_known
-from agreid_plugin.data.datasets.tree import plain
+from agreid_plugin.data.datasets.tree import normalize_name
 from agreid_plugin.errors import InputError, require_known
 
 PROMPT = (
@@ -100,5 +100,5 @@ def _of_the_person(name: str, value: str) -> bool:
 def _readable(name: str) -> str:
     # AG-ReID writes haircolor in one word.
     part, aspect = part_of(name)
-    glued = part == "hair" and plain(name) == "hair" + aspect
+    glued = part == "hair" and normalize_name(name) == "hair" + aspect
     return f"{part} {aspect}" if glued else words(name)

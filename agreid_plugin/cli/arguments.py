@@ -262,7 +262,7 @@ def recall_model(args: argparse.Namespace, maker: str) -> None:
 
 def list_entries(args: argparse.Namespace) -> list[Entry]:
     """Return the images of a command line; say of which splits of a dataset, and which are left out for their names."""
-    from agreid_plugin.data.bad_images import listed
+    from agreid_plugin.data.bad_images import describe_images
     from agreid_plugin.retrieval.listing import BAD_NAMES, list_gallery
 
     if args.splits and not args.dataset:
@@ -270,7 +270,7 @@ def list_entries(args: argparse.Namespace) -> list[Entry]:
     dataset = find_dataset(args.dataset) if args.dataset else ""
     entries, bad = list_gallery(Path(args.images), dataset, args.splits, args.skip_bad_images)
     if bad:
-        print_note(f"left out: {listed(bad, BAD_NAMES)}")
+        print_note(f"left out: {describe_images(bad, BAD_NAMES)}")
     if dataset:
         splits = ", ".join(sorted({entry.tags["split"] for entry in entries}))
         print_note(f"{dataset}: {len(entries):,} images of split {splits} (--splits chooses)")
@@ -291,7 +291,7 @@ def print_note(line: str) -> None:
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file in full or not at all; `write` is given the name of its draft."""
-    from agreid_plugin.data.atomic_write import told_unwritten, whole_file
+    from agreid_plugin.data.atomic_write import atomic_write, write_error_context
 
-    with told_unwritten(path), whole_file(path) as draft:
+    with write_error_context(path), atomic_write(path) as draft:
         write(draft)

@@ -327,9 +327,9 @@ def _choose_records(args: argparse.Namespace, subject: Subject) -> list[Record]:
 
 
 def _choose_paths(args: argparse.Namespace) -> list[str]:
-    from agreid_plugin.data.images import pictures
+    from agreid_plugin.data.images import iter_pictures
 
-    found = [picture.path for picture in pictures(args.images)]
+    found = [picture.path for picture in iter_pictures(args.images)]
     step = max(1, len(found) // args.count)  # all along a folder, whose first images show one person
     return found[::step][: args.count] if len(found) > args.count else found
 

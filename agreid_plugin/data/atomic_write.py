@@ -1,4 +1,4 @@
-"""Files that are there in full or not at all, whatever happens to the process or the machine."""
+"""Atomic file writes, and one-line errors for files that cannot be read or written."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from agreid_plugin.errors import InputError
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Give a draft beside `path` to write to: it becomes `path` when the block ends, and is gone if that fails.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary file beside `path` to write to: it replaces `path` when the block ends without an error.
 
-    The draft is on the disk before it takes the name, and so is the name before the block is left.
+    The temporary file is synced to the disk before it takes the name, and so is the name before the block is left.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield draft
-        _to_disk(draft)
+        _sync(draft)
         draft.replace(path)
         if os.name == "posix":  # elsewhere a folder cannot be opened
-            _to_disk(path.parent)
+            _sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def told_unwritten(path: str | Path) -> AbstractContextManager[None]:
-    """Say in one line why a file cannot be written."""
-    return told_undone(path, "written")
+def write_error_context(path: str | Path) -> AbstractContextManager[None]:
+    """Turn an OSError of writing a file into one line of input error."""
+    return io_error_context(path, "written")
 
 
 @contextmanager
-def told_undone(path: str | Path, deed: str) -> Iterator[None]:
-    """Say in one line why a file cannot be `read`, or whatever is done to it."""
+def io_error_context(path: str | Path, deed: str) -> Iterator[None]:
+    """Turn an OSError into one line of input error: which file cannot be `read`, `written` or whatever the deed is."""
     try:
         yield
     except OSError as error:
@@ -43,14 +43,14 @@ def told_undone(path: str | Path, deed: str) -> Iterator[None]:
 
 
 def remove_drafts(folder: Path, names: str) -> None:
-    """Remove the drafts that killed processes have left of files whose names match a regular expression."""
+    """Remove temporary files that killed processes left beside files whose names match a regular expression."""
     pattern = re.compile(rf"\.({names})\.\d+")
     for path in folder.glob(".*"):
         if pattern.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
-def _to_disk(path: Path) -> None:
+def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

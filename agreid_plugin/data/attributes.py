@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the datasets need the schema
     from agreid_plugin.data.datasets import Dataset
 
 # 15 groups, 88 values. A field of the .mat file is named by its group and value together, odd spellings included:
-# `headneckless`, `uppercardiga`, `lowerleggins`, `baghandbag`. The last value of a group says nobody could tell.
+# `headneckless`, `uppercardiga`, `lowerleggins`, `baghandbag`. The last value of a group is for unclear cases.
 QUT_GROUPS: dict[str, tuple[str, ...]] = {
     "gender": ("male", "female", "unknown"),
     "age": ("young", "middle", "old", "unknown"),
@@ -43,7 +43,7 @@ CP2108_APPEARANCE: tuple[str, ...] = (
     *("Lower Color", "Lower Style", "Pose", "Upper Clothing", "Upper Color", "Upper Style"),
 )
 
-# All of CP2108's 22 by what they describe.
+# All 22 attributes of CP2108 by what they describe.
 CP2108_KINDS: dict[str, tuple[str, ...]] = {
     "biological": ("Age", "Beard", "Ethnicity", "Gender", "Hair Color", "Hair Style", "Height", "Volume"),
     "appearance": CP2108_APPEARANCE,
@@ -52,7 +52,7 @@ CP2108_KINDS: dict[str, tuple[str, ...]] = {
 
 
 def is_known(value: str) -> bool:
-    """Return False for an empty value and for the datasets' own word `unknown`."""
+    """Return False for an empty value and for the datasets' word `unknown`."""
     return value.strip().lower() not in ("", "unknown")
 
 
@@ -65,7 +65,7 @@ class AttributeSchema:
 
     Example:
         >>> schema = AttributeSchema({"hair": ("short", "long"), "hat": ("no", "yes")})
-        >>> schema.encode({"hat": "yes"})  # nobody knows the hair
+        >>> schema.encode({"hat": "yes"})  # the hair is unknown
         (-1, 1)
         >>> schema.decode([1, 0])
         {'hair': 'long', 'hat': 'no'}
@@ -106,12 +106,12 @@ class AttributeSchema:
         return AttributeSchema({name: self.groups[name] for name in names})
 
     def encode(self, attributes: Record | Mapping[str, str]) -> tuple[int, ...]:
-        """Return one label an attribute, `UNKNOWN` for those that `attributes` (or a record's) does not tell."""
+        """Return one label an attribute, `UNKNOWN` for those that `attributes` (or a record's) lacks."""
         given = attributes.attributes if isinstance(attributes, Record) else attributes
         return tuple(self._label(name, given[name]) if name in given else UNKNOWN for name in self.groups)
 
     def decode(self, labels: Sequence[int]) -> dict[str, str]:
-        """Return name -> value for labels as `encode` gives them; unknown ones are left out."""
+        """Return name -> value for labels from `encode`; unknown ones are left out."""
         if len(labels) != len(self):
             raise InputError(f"{len(labels)} attribute labels for {len(self)} attributes")
         return {name: self.groups[name][k] for name, k in zip(self.groups, labels, strict=True) if k != UNKNOWN}
@@ -123,18 +123,18 @@ class AttributeSchema:
 
 
 def choose(schema: AttributeSchema, names: Iterable[str] = ()) -> AttributeSchema:
-    """Return the schema of the attributes of these names, see `expanded`; all of them without names."""
-    return schema.only(expanded(names, schema.groups) or schema.groups)
+    """Return the schema of the attributes of these names, see `expand_kinds`; all of them without names."""
+    return schema.only(expand_kinds(names, schema.groups) or schema.groups)
 
 
-def expanded(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    """Return attribute names, a kind of CP2108's that is no name itself replaced by its attributes, each once."""
+def expand_kinds(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Return attribute names without repetition; a kind of CP2108 that is no name itself becomes its attributes."""
     kinds = {kind: members for kind, members in CP2108_KINDS.items() if kind not in known}
     return tuple(dict.fromkeys(member for name in map(str, names) for member in kinds.get(name, (name,))))
 
 
-def from_rows(rows: Iterable[Any]) -> AttributeSchema:
-    """Return the schema of rows `[name, [value, ...]]`, as a configuration keeps it.
+def schema_from_rows(rows: Iterable[Any]) -> AttributeSchema:
+    """Return the schema of rows `[name, [value, ...]]`, the form of a configuration.
 
     Example:
         >>> from_rows([["hat", ["no", "yes"]]]).groups
@@ -142,19 +142,19 @@ def from_rows(rows: Iterable[Any]) -> AttributeSchema:
     """
     groups: dict[str, tuple[str, ...]] = {}
     for row in rows:
-        name, values = _row(row)
+        name, values = _parse_row(row)
         if name in groups:
             raise InputError(f"{name!r} is named twice")
         groups[name] = values
     return AttributeSchema(groups)
 
 
-def to_rows(schema: AttributeSchema) -> list[list[Any]]:
-    """Return a schema as `from_rows` reads it."""
+def schema_to_rows(schema: AttributeSchema) -> list[list[Any]]:
+    """Return a schema as `schema_from_rows` reads it."""
     return [[name, list(values)] for name, values in schema.groups.items()]
 
 
-def _row(row: Any) -> tuple[str, tuple[str, ...]]:
+def _parse_row(row: Any) -> tuple[str, tuple[str, ...]]:
     match row:
         case [str(name), [_, *_] as values]:
             wrong = [value for value in values if not isinstance(value, str)]
@@ -166,12 +166,12 @@ def _row(row: Any) -> tuple[str, tuple[str, ...]]:
     raise InputError(f"rows should be [name, [value, ...]], not {row!r}")
 
 
-def of_datasets(datasets: Sequence[Dataset], names: Iterable[str] = ()) -> AttributeSchema | None:
-    """Return the attributes of these names, all without any, of datasets together; None if they have none.
+def build_schema(datasets: Sequence[Dataset], names: Iterable[str] = ()) -> AttributeSchema | None:
+    """Return the schema of several datasets together, of some attributes or all; None if they have none.
 
     Args:
-        datasets: what is trained on.
-        names: attributes, or kinds of them; see `expanded`.
+        datasets: the training sets.
+        names: attributes, or kinds of them; see `expand_kinds`. All without any.
     """
     groups: dict[str, tuple[str, ...]] = {}
     unlike = set()
@@ -179,7 +179,7 @@ def of_datasets(datasets: Sequence[Dataset], names: Iterable[str] = ()) -> Attri
         for name, values in dataset.schema.groups.items():
             if groups.setdefault(name, values) != values:
                 unlike.add(name)
-    asked = expanded(names, groups)
+    asked = expand_kinds(names, groups)
     if not groups:
         if asked:
             where = ", ".join(dataset.name for dataset in datasets) or "a dataset of the host's"
@@ -192,12 +192,12 @@ def of_datasets(datasets: Sequence[Dataset], names: Iterable[str] = ()) -> Attri
 
 
 def require_described(dataset: Dataset, records: Iterable[Record], permit: str) -> None:
-    """Refuse training images of people whom the dataset's attribute file does not know.
+    """Refuse training images of people that the dataset's attribute file lacks.
 
     Args:
         dataset: the dataset.
         records: its training images.
-        permit: how the user says that the others are enough.
+        permit: the setting by which a user accepts that.
     """
     missing = sorted({record.pid for record in records}.intersection(dataset.undescribed))
     if missing:
@@ -208,13 +208,13 @@ def require_described(dataset: Dataset, records: Iterable[Record], permit: str) 
 
 
 def check_labels(schema: AttributeSchema, records: Iterable[Record], images: int, logger: Logger) -> None:
-    """Refuse values that the schema does not have, and tell how many labels there are to learn from.
+    """Refuse values that the schema lacks, and log how many labels there are to learn from.
 
     Args:
-        schema: what is learned.
+        schema: the attributes that are learned.
         records: the training images that may have attributes.
         images: how many training images there are in all.
-        logger: where it is told.
+        logger: gets the lines.
     """
     known: Counter[str] = Counter()
     for record in records:
@@ -225,4 +225,4 @@ def check_labels(schema: AttributeSchema, records: Iterable[Record], images: int
     logger.info("%d attributes, known of %.1f %% of the training images", len(schema), share)
     never = [name for name in schema.names if not known[name]]
     if never:
-        logger.warning("no training image tells %s: nothing is learned of it", ", ".join(never))
+        logger.warning("no training image has a label of %s: nothing is learned of it", ", ".join(never))

@@ -1,4 +1,4 @@
-"""Captions on their way to a tokenizer: cleaned as TBPS-CLIP and TAG-CLIP do, and changed at random for training."""
+"""Caption cleaning as in TBPS-CLIP and TAG-CLIP, and caption augmentation: back-translation and word deletion."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 from torch import Generator, Tensor
 
 from agreid_plugin.data.datasets import DATASETS, Dataset
-from agreid_plugin.data.datasets.text_sets import PATH_KEYS, TEXT_SETS, TRANSLATIONS, path_in, several
+from agreid_plugin.data.datasets.text_sets import PATH_KEYS, TEXT_SETS, TRANSLATIONS, as_list, get_path
 from agreid_plugin.data.datasets.tree import Tree
 from agreid_plugin.data.files import read_entries
 from agreid_plugin.data.transforms.base import happens
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.types import Record
 
-MOST_WORDS = 77
+MAX_WORDS = 77
 _MARKS = re.compile(r'[.!"()*#:;~]')
 
 
-def clean(caption: str, most: int = MOST_WORDS) -> str:
+def clean(caption: str, most: int = MAX_WORDS) -> str:
     """Return a caption in lower case, without marks but commas and hyphens, its first `most` words one space apart.
 
     Example:
@@ -50,7 +50,7 @@ class CaptionAugmentation:
         require_within("deletion", self.deletion, 0, 1)
 
     def __call__(self, caption: str, translated: str = "", generator: Generator | None = None) -> str:
-        """Return a caption to learn from; `translated` is empty without a back-translation."""
+        """Return the augmented caption; `translated` is empty without a back-translation."""
         if translated and happens(self.back_translation, generator):
             caption = translated
         return delete_words(clean(caption), self.deletion, generator)
@@ -58,12 +58,12 @@ class CaptionAugmentation:
 
 @dataclass(frozen=True)
 class CaptionReader:
-    """Makes the tokens of one of a record's captions, changed at random for training.
+    """Tokenizer of one of a record's captions, augmented for training.
 
     Attributes:
         tokenize: from a caption to its tokens, (L,).
         augment: changes a caption.
-        translations: (image, caption) -> its back-translation; see `back_translations`.
+        translations: (image, caption) -> its back-translation; see `load_back_translations`.
     """
 
     tokenize: Callable[[str], Tensor]
@@ -76,12 +76,12 @@ class CaptionReader:
         return self.tokenize(self.augment(caption, self.translations.get((record.path, caption), "")))
 
 
-def captions_of(records: Iterable[Record]) -> list[str]:
+def list_captions(records: Iterable[Record]) -> list[str]:
     """Return the captions of all records in a row."""
     return [caption for record in records for caption in record.captions]
 
 
-def pairs(records: Iterable[Record]) -> Iterator[Record]:
+def split_captions(records: Iterable[Record]) -> Iterator[Record]:
     """Yield a record for every caption of the records, in their order; one without a caption is left out."""
     for record in records:
         for caption in record.captions:
@@ -99,25 +99,25 @@ def delete_words(caption: str, probability: float, generator: Generator | None =
     return " ".join(word for word, stays in zip(words, kept, strict=True) if stays)
 
 
-def back_translations(dataset: Dataset) -> dict[tuple[str, str], str]:
+def load_back_translations(dataset: Dataset) -> dict[tuple[str, str], str]:
     """Return (image, caption) -> its back-translation, as far as the training annotations of a text set have them."""
     if dataset.name not in TEXT_SETS:
         return {}
     text_set = TEXT_SETS[dataset.name]
     tree = Tree(dataset.name, dataset.root, DATASETS[dataset.name].folders)
-    file = tree.need(*text_set.whole, "anno_dir/train_reid.json", "train_reid.json")
+    file = tree.need(*text_set.combined, "anno_dir/train_reid.json", "train_reid.json")
     places = tree.folders(*text_set.images)
     known, found = {record.path for record in dataset.split("train")}, {}
     for number, entry in enumerate(read_entries(file, [PATH_KEYS, "captions"]), start=1):
-        texts = _translated(f"{file}: entry {number}", entry)
-        path = next((path for place in places if (path := str(place / path_in(entry))) in known), None)
+        texts = _pair_translations(f"{file}: entry {number}", entry)
+        path = next((path for place in places if (path := str(place / get_path(entry))) in known), None)
         if path:
             found.update({(path, caption): translated for caption, translated in texts})
     return found
 
 
-def _translated(where: str, entry: dict) -> list[tuple[str, str]]:
-    captions, translated = (several(entry.get(key) or []) for key in ("captions", TRANSLATIONS))
+def _pair_translations(where: str, entry: dict) -> list[tuple[str, str]]:
+    captions, translated = (as_list(entry.get(key) or []) for key in ("captions", TRANSLATIONS))
     if translated and len(translated) != len(captions):
         raise InputError(f"{where}: {len(translated)} {TRANSLATIONS} for {len(captions)} captions: one each, or none")
     return [pair for pair in zip(captions, translated, strict=False) if pair[1]]

@@ -1,4 +1,4 @@
-"""Is this copy of a dataset whole? Counts against the published ones, broken images, leaks, queries without a match."""
+"""Validation of a copy of a dataset: counts against published ones, broken images, leaks, queries without a match."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 from tabulate import tabulate
 
 from agreid_plugin.data.datasets import Dataset
-from agreid_plugin.data.files import few, read_yaml
-from agreid_plugin.data.images import broken_images
-from agreid_plugin.data.protocols import Protocol, select, unmatched, usable
-from agreid_plugin.data.protocols.parser import property_of
+from agreid_plugin.data.files import name_few, read_yaml
+from agreid_plugin.data.images import find_broken_images
+from agreid_plugin.data.protocols import Protocol, find_unmatched, select, usable_protocols
+from agreid_plugin.data.protocols.parser import get_property
 from agreid_plugin.errors import printable
 from agreid_plugin.types import View
 
 PUBLISHED = Path(__file__).with_name("published.yml")
-TEST = ("query", "gallery", "test")
+TEST_SPLITS = ("query", "gallery", "test")
 COLUMNS = {"valid_queries": "with a match"}
-"""What tables call a count, where not by its own name."""
+"""Name of a count -> heading of its column, where they differ."""
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,24 @@ class Count:
     def __str__(self) -> str:
         if not self.published:
             return f"{self.what}: {self.found:,}"
-        said = " or ".join(f"{n:,}" for n in self.published)
+        expected = " or ".join(f"{n:,}" for n in self.published)
         off = self.found - self.published[0]
         verdict = "matches" if self.matches else f"differs by {off:+,} from"
-        return f"{self.what}: {self.found:,} ({verdict} the published {said})"
+        return f"{self.what}: {self.found:,} ({verdict} the published {expected})"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found.
+    """Findings of `check`.
 
     Attributes:
         dataset: its name.
-        fingerprint: tells copies apart, see `fingerprint`.
+        fingerprint: differs between copies, see `fingerprint`.
         counts: numbers beside the published ones.
         breakdown: images by split and property, for example `train view` -> `aerial` -> 12.
         unmatched: protocol -> reason -> queries that have no match left for that reason.
-        hints: what is worth knowing and need not be wrong.
-        problems: what is wrong, one line each.
+        hints: remarks that need not be faults.
+        problems: faults, one line each.
     """
 
     dataset: str
@@ -76,7 +76,7 @@ class Report:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """Return the report as lines of text: the splits, the protocols, what is published of them, what is wrong."""
+        """Return the report as lines of text: splits, protocols, published counts, remarks, problems."""
         found: dict[str, dict[str, int]] = defaultdict(dict)
         for count in self.counts:
             name, _, what = count.what.rpartition(" ")
@@ -87,8 +87,8 @@ class Report:
         problems = [f"problem: {problem}" for problem in self.problems] or ["no problem found"]
         lines = [
             f"{self.dataset} {self.fingerprint[:12]}",
-            *_table(self._splits({name: row for name, row in found.items() if name not in protocols})),
-            *_table([{"protocol": name, **_counted(row)} for name, row in protocols.items()]),
+            *_format_table(self._splits({name: row for name, row in found.items() if name not in protocols})),
+            *_format_table([{"protocol": name, **_format_counts(row)} for name, row in protocols.items()]),
             *([*published, ""] if published else ()),
             *hints,
             *problems,
@@ -104,7 +104,7 @@ class Report:
             images = self.breakdown.get(f"{name} images an identity", {})
             row = {
                 "split": name,
-                **_counted(counts),
+                **_format_counts(counts),
                 "images an id": "-".join(map(str, dict.fromkeys(images.values()))),
             }
             row |= {"cameras": str(known) if known else "", "views": ", ".join(f"{v} {n:,}" for v, n in views.items())}
@@ -117,7 +117,7 @@ class Report:
 
 
 def check(dataset: Dataset, *, images: bool = True, progress: bool = True, published: bool = True) -> Report:
-    """Look for everything that makes numbers on this copy of a dataset differ from other people's.
+    """Look for everything that would make results on this copy of a dataset differ from published ones.
 
     Args:
         dataset: as loaded.
@@ -126,15 +126,16 @@ def check(dataset: Dataset, *, images: bool = True, progress: bool = True, publi
         published: compare with the published counts; a synthetic set in a real one's layout has no reason to agree.
     """
     figures = published_figures(dataset.name) if published else {}
-    runs, refused = usable(dataset)
-    results = {name: _run(dataset, protocol, figures.get("protocols", {})) for name, protocol in runs.items()}
+    runs, refused = usable_protocols(dataset)
+    rows = figures.get("protocols", {})
+    results = {name: _check_protocol(dataset, protocol, rows) for name, protocol in runs.items()}
     counts = list(_split_counts(dataset, figures.get("splits", {})))
     counts += [count for result in results.values() for count in result.counts]
     problems = [str(count) for count in counts if not count.matches]
-    problems += _skipped(dataset) + _overlap(dataset)
+    problems += _check_skipped(dataset) + _check_overlap(dataset)
     problems += [line for result in results.values() for line in result.problems]
-    problems += _without_evaluation(list(results.values()), refused)
-    faults = broken_images((record.path for record in dataset.records), progress) if images else {}
+    problems += _check_evaluation(list(results.values()), refused)
+    faults = find_broken_images((record.path for record in dataset.records), progress) if images else {}
     problems += [f"{path}: {fault}" for path, fault in faults.items()]
     notes = [*dataset.notes, *(note for result in results.values() for note in result.notes)]
     notes += refused.values() if runs else ()  # without any, the first is a problem
@@ -142,9 +143,9 @@ def check(dataset: Dataset, *, images: bool = True, progress: bool = True, publi
         dataset.name,
         fingerprint(dataset),
         counts,
-        _breakdown(dataset),
+        _count_by_property(dataset),
         {str(runs[name]): result.unmatched for name, result in results.items()},
-        [*dict.fromkeys(notes), *_one_view(dataset), *_sources(figures)],
+        [*dict.fromkeys(notes), *_check_views(dataset), *_name_sources(figures)],
         problems,
     )
 
@@ -159,14 +160,14 @@ def fingerprint(dataset: Dataset) -> str:
     here = os.getcwd()  # a table may have relative and absolute paths
     top = os.path.commonpath([os.path.join(here, os.path.dirname(record.path)) for record in dataset.records])
     rows = sorted(
-        (os.path.relpath(record.path, top).replace(os.sep, "/"), record.split, record.pid, _size(record.path))
+        (os.path.relpath(record.path, top).replace(os.sep, "/"), record.split, record.pid, _get_size(record.path))
         for record in dataset.records
     )
     return sha256(repr(rows).encode()).hexdigest()
 
 
-def _size(path: str) -> int:
-    return os.path.getsize(path) if os.path.isfile(path) else -1  # a link to nowhere, which decoding tells of
+def _get_size(path: str) -> int:
+    return os.path.getsize(path) if os.path.isfile(path) else -1  # a link to nowhere, which decoding reports
 
 
 def _split_counts(dataset: Dataset, figures: Mapping[str, Mapping[str, Any]]) -> Iterator[Count]:
@@ -182,7 +183,7 @@ def _split_counts(dataset: Dataset, figures: Mapping[str, Mapping[str, Any]]) ->
 
 
 @dataclass(frozen=True)
-class _Run:
+class _ProtocolCheck:
     counts: list[Count]
     matched: int
     unmatched: dict[str, list[str]]
@@ -190,29 +191,28 @@ class _Run:
     problems: list[str]
 
 
-def _run(dataset: Dataset, protocol: Protocol, figures: Mapping[str, Mapping[str, Any]]) -> _Run:
+def _check_protocol(dataset: Dataset, protocol: Protocol, figures: Mapping[str, Mapping[str, Any]]) -> _ProtocolCheck:
     chosen = select(protocol, dataset)
-    lost = unmatched(protocol, chosen.query, chosen.gallery)
+    lost = find_unmatched(protocol, chosen.query, chosen.gallery)
     text = protocol.kind == "text"
     queries = sum(len(record.captions) for record in chosen.query) if text else len(chosen.query)
     found = {"queries": queries, "gallery": len(chosen.gallery)}
     if not text:
         found["valid_queries"] = queries - sum(map(len, lost.values()))
-    said = figures.get(protocol.name, {})
+    expected = figures.get(protocol.name, {})
     # Benchmarks have such queries too: where their number is published, that is what to compare.
-    reasons = {} if "valid_queries" in said else lost
-    lines = {
-        why: f"{protocol}: {len(paths)} of {queries} queries: {why}: {few(paths)}" for why, paths in reasons.items()
-    }
+    reasons = {} if "valid_queries" in expected else lost
+    lines = {why: f"{len(paths)} of {queries} queries: {why}: {name_few(paths)}" for why, paths in reasons.items()}
     # Whoever was seen at one time only has no match at another: that is the protocol, not the copy.
-    notes = [line for why, line in lines.items() if "same_time" in why]
-    problems = [line for line in lines.values() if line not in notes]
+    notes = [f"{protocol}: {line}" for why, line in lines.items() if "same_time" in why]
+    problems = [f"{protocol}: {line}" for why, line in lines.items() if "same_time" not in why]
     matched = len(chosen.query) - sum(map(len, lost.values()))
-    return _Run(list(_compare(str(protocol), found, said)), matched, lost, (*chosen.notes, *notes), problems)
+    counts = list(_compare(str(protocol), found, expected))
+    return _ProtocolCheck(counts, matched, lost, (*chosen.notes, *notes), problems)
 
 
-def _without_evaluation(results: Sequence[_Run], refused: Mapping[str, str]) -> list[str]:
-    """Say that there is no number to be had of this copy, if that is so."""
+def _check_evaluation(results: Sequence[_ProtocolCheck], refused: Mapping[str, str]) -> list[str]:
+    """Report a copy on which no protocol can be evaluated."""
     if any(result.matched for result in results):
         return []
     if results:
@@ -223,15 +223,15 @@ def _without_evaluation(results: Sequence[_Run], refused: Mapping[str, str]) -> 
 
 def _compare(name: str, found: Mapping[str, int], figures: Mapping[str, Any]) -> Iterator[Count]:
     for what, number in found.items():
-        said = figures.get(what, [])
-        yield Count(f"{name} {what}", number, tuple(said) if isinstance(said, list) else (said,))
+        expected = figures.get(what, [])
+        yield Count(f"{name} {what}", number, tuple(expected) if isinstance(expected, list) else (expected,))
 
 
-def _counted(counts: Mapping[str, int]) -> dict[str, str]:
+def _format_counts(counts: Mapping[str, int]) -> dict[str, str]:
     return {COLUMNS.get(what, what): f"{number:,}" for what, number in counts.items()}
 
 
-def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+def _format_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Return rows as lines under the names of their columns, and an empty line; nothing without rows."""
     if not rows:
         return []
@@ -242,38 +242,38 @@ def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return [*tabulate([head, *cells], tablefmt="plain", colalign=align, disable_numparse=True).splitlines(), ""]
 
 
-def _breakdown(dataset: Dataset) -> dict[str, dict[str, int]]:
+def _count_by_property(dataset: Dataset) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for split in dataset.splits:
         records = dataset.split(split)
         for name in ("view", "camera", "platform"):
-            counts = Counter(property_of(record, name) or "unknown" for record in records)
+            counts = Counter(get_property(record, name) or "unknown" for record in records)
             found[f"{split} {name}"] = dict(sorted(counts.items(), key=lambda item: (len(item[0]), item[0])))
         an_id = Counter(record.pid for record in records).values()
         found[f"{split} images an identity"] = {"least": min(an_id), "most": max(an_id)}
     return found
 
 
-def _skipped(dataset: Dataset) -> list[str]:
+def _check_skipped(dataset: Dataset) -> list[str]:
     count = len(dataset.skipped)
-    return [f"{count} images left out because of their names: {few(dataset.skipped)}"] if count else []
+    return [f"{count} images left out because of their names: {name_few(dataset.skipped)}"] if count else []
 
 
-def _overlap(dataset: Dataset) -> list[str]:
-    both = {r.pid for r in dataset.split("train")} & {r.pid for r in dataset.split(*TEST)}
-    return [f"{len(both)} identities are in train and in test: {few(sorted(both))}"] if both else []
+def _check_overlap(dataset: Dataset) -> list[str]:
+    both = {r.pid for r in dataset.split("train")} & {r.pid for r in dataset.split(*TEST_SPLITS)}
+    return [f"{len(both)} identities are in train and in test: {name_few(sorted(both))}"] if both else []
 
 
-def _one_view(dataset: Dataset) -> list[str]:
+def _check_views(dataset: Dataset) -> list[str]:
     views = defaultdict(set)
     for record in dataset.split("train"):
         views[record.pid].add(record.view)
     single = [pid for pid, seen in views.items() if len(seen - {None}) < 2]
     if not single or not set(View) <= set().union(*views.values()):
-        return []  # nobody expects two views of a set that has one
-    return [f"{len(single)} of {len(views)} train identities are seen from one view only: {few(sorted(single))}"]
+        return []  # a set with one view
+    return [f"{len(single)} of {len(views)} train identities are seen from one view only: {name_few(sorted(single))}"]
 
 
-def _sources(figures: Mapping[str, Any]) -> list[str]:
-    said = [figures[key] for key in ("source", "note") if key in figures]
-    return [f"published counts are those of {'; '.join(said)}"] if said else []
+def _name_sources(figures: Mapping[str, Any]) -> list[str]:
+    expected = [figures[key] for key in ("source", "note") if key in figures]
+    return [f"published counts are those of {'; '.join(expected)}"] if expected else []

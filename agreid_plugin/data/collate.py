@@ -1,4 +1,4 @@
-"""From records to batches: one sample type, one collate function, for every host."""
+"""Collate function of both hosts: samples with their labels become a `Batch`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 
 def _all_or_none(values: Sequence[T | None], samples: Sequence[Sample], what: str) -> list[T] | None:
-    """Return what every sample has, None if none has it."""
+    """Return the values if every sample has one, None if none has."""
     given = [value for value in values if value is not None]
     if given and len(given) < len(values):
         missing = next(sample.path for sample, value in zip(samples, values, strict=True) if value is None)

@@ -16,21 +16,21 @@ from typing import Any
 import numpy as np
 import yaml
 
-from agreid_plugin.data.atomic_write import told_undone
+from agreid_plugin.data.atomic_write import io_error_context
 from agreid_plugin.errors import InputError, did_you_mean, first_line, printable
 from agreid_plugin.trust import refuse_bomb
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")
-MOST_LABEL = 2**63 - 1  # what an identity or a camera can be: 64 bits hold it
-MOST_SHOWN = 200  # characters of a name out of a file that a complaint repeats
-FEW = 3  # names spelled out in a line about many
-DEEPEST = 50  # levels of a file
-MOST_VALUES = 200_000
+MAX_LABEL = 2**63 - 1  # what an identity or a camera can be: 64 bits hold it
+MAX_SHOWN = 200  # characters of a name out of a file that a complaint repeats
+MAX_NAMED = 3  # names spelled out in a line about many
+MAX_DEPTH = 50  # levels of a file
+MAX_VALUES = 200_000
 """Values of a file with its aliases spelled out, which a few lines can make endless."""
 
 
-def existing(path: str | Path) -> Path:
-    """Return the path, or say which part of it does not exist and which neighbor was probably meant."""
+def require_existing(path: str | Path) -> Path:
+    """Return the path if it exists; otherwise the error names the missing part and a similar name beside it."""
     path = Path(path).expanduser()
     if os.path.exists(path):
         return path
@@ -40,20 +40,20 @@ def existing(path: str | Path) -> Path:
     raise InputError(f"{path} does not exist: no {missing.name!r} in {missing.parent.absolute()}{near}")
 
 
-def shown(text: str) -> str:
-    """Return a name out of a file as a complaint can repeat it: in one line, and not endless."""
-    text = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+def shorten(text: str) -> str:
+    """Return a name from a file as an error message can repeat it: in one line of limited length."""
+    text = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
     return printable(text)
 
 
-def few(names: Iterable[object]) -> str:
-    """Return the first names of many, for a line about all of them."""
+def name_few(names: Iterable[object]) -> str:
+    """Return the first few names, for a line about all of them."""
     names = list(names)
-    return ", ".join(map(str, names[:FEW])) + (", ..." if len(names) > FEW else "")
+    return ", ".join(map(str, names[:MAX_NAMED])) + (", ..." if len(names) > MAX_NAMED else "")
 
 
-def are_texts(value: object) -> bool:
-    """Say whether what a file holds is a list of texts."""
+def is_list_of_texts(value: object) -> bool:
+    """Return whether a value from a file is a list of texts."""
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
@@ -72,7 +72,7 @@ def list_images(folder: Path) -> list[Path]:
         if place in seen or not os.path.isdir(where):
             continue
         seen.add(place)
-        for entry in _entries(where):
+        for entry in _scan(where):
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
             elif entry.is_symlink() and os.path.isdir(entry.path):
@@ -83,37 +83,37 @@ def list_images(folder: Path) -> list[Path]:
     return sorted(found, key=Path.as_posix)
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    with told_undone(folder, "read"), os.scandir(folder) as entries:
+def _scan(folder: str) -> list[os.DirEntry[str]]:
+    with io_error_context(folder, "read"), os.scandir(folder) as entries:
         return list(entries)
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    # A link to nowhere counts, for whoever opens the image to complain about; a pipe or a device does not.
+    # A link to nowhere counts, so that opening the image fails; a pipe or a device does not.
     is_file = entry.is_symlink() or entry.is_file()
     return is_file and entry.name.lower().endswith(IMAGE_ENDINGS) and not entry.name.startswith(".")
 
 
-def leaves(name: str) -> bool:
-    """Say whether a path out of a file, in the words of any system, leads out of the folder it starts from."""
+def leads_outside(name: str) -> bool:
+    """Return whether a path from a file, in the syntax of any system, leads out of the folder it starts from."""
     plain = posixpath.normpath(name.replace("\\", "/"))
     return plain.split("/")[0] in ("", "..") or re.match(r"[A-Za-z]:(/|$)", plain) is not None
 
 
-def refuse_leaving(where: object, names: Iterable[str], advice: str = "name images by their path inside it") -> None:
+def refuse_outside(where: object, names: Iterable[str], advice: str = "name images by their path inside it") -> None:
     """Refuse an image's path that leads out of the dataset's folder; links inside the folder may."""
     for name in names:
-        if leaves(name):
-            raise InputError(f"{where}: {shown(name)} leads out of the dataset's folder; {advice}")
+        if leads_outside(name):
+            raise InputError(f"{where}: {shorten(name)} leads out of the dataset's folder; {advice}")
 
 
 def read_text(path: Path) -> str:
     """Return a text file's content, a byte order mark removed."""
-    path = existing(path)
+    path = require_existing(path)
     if not path.is_file():
         raise InputError(f"{path}: not a file")
     try:
-        with told_undone(path, "read"):
+        with io_error_context(path, "read"):
             return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
@@ -126,7 +126,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_json(path: Path, kind: type) -> Any:
-    """Return a JSON file's content, which has to be a list or a dict as `kind` says."""
+    """Return a JSON file's content, which has to be of type `kind`, a list or a dict."""
     content = parse_json(path, read_text(path))
     if not isinstance(content, kind):
         raise InputError(f"{path}: expected a {kind.__name__}, found a {type(content).__name__}")
@@ -134,7 +134,7 @@ def read_json(path: Path, kind: type) -> Any:
 
 
 def parse_json(where: object, text: str) -> Any:
-    """Return what a JSON text says, or one line beginning with `where`; a key twice in one dict is refused."""
+    """Parse a JSON text; errors are one line beginning with `where`, and a key twice in one dict is refused."""
     try:
         content = json.loads(text, object_pairs_hook=_with_single_keys)
         if "\\u" in text:  # half a character can be written like this, and nothing could write it down again
@@ -156,11 +156,11 @@ def _with_single_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise InputError(f"key {shown(twice)} is there twice; keep one")
-    # Names end up in complaints and tables, which are lines.
+        raise InputError(f"key {shorten(twice)} is there twice; keep one")
+    # Names end up in messages and tables, which are lines.
     odd = next((key for key in found if not key.isprintable()), None)
     if odd is not None:
-        raise InputError(f"key {shown(odd)} has characters that cannot be printed")
+        raise InputError(f"key {shorten(odd)} has characters that cannot be printed")
     return found
 
 
@@ -172,7 +172,7 @@ def read_entries(path: Path, keys: Collection[str | tuple[str, ...]]) -> list[di
         found = entry.keys() if isinstance(entry, dict) else set()
         if not all(found & set(either) for either in wanted):
             expected = ", ".join(" or ".join(either) for either in wanted)
-            raise InputError(f"{path}: entry {number} has {_listed(found)}; expected {expected}")
+            raise InputError(f"{path}: entry {number} has {_join_names(found)}; expected {expected}")
     return entries
 
 
@@ -188,9 +188,8 @@ def read_csv(path: Path, columns: Collection[str], delimiter: str = ",") -> Iter
         header = [name.strip() for name in next(reader, [])]
         missing = [name for name in columns if name not in header]
         if missing:
-            raise InputError(
-                f"{path}: no column {', '.join(missing)}; found {_listed(header)}{_separated(header, delimiter)}"
-            )
+            hint = _hint_delimiter(header, delimiter)
+            raise InputError(f"{path}: no column {', '.join(missing)}; found {_join_names(header)}{hint}")
         _check_header(path, header)
         for row in reader:
             if row and len(row) != len(header):
@@ -204,46 +203,46 @@ def read_csv(path: Path, columns: Collection[str], delimiter: str = ",") -> Iter
 def _check_header(path: Path, header: list[str]) -> None:
     for name, times in Counter(header).items():
         if not name.isprintable():
-            raise InputError(f"{path}: the name of column {shown(name)} has characters that cannot be printed")
+            raise InputError(f"{path}: the name of column {shorten(name)} has characters that cannot be printed")
         if name and times > 1:
-            raise InputError(f"{path}: column {shown(name)} is there twice; keep one")
+            raise InputError(f"{path}: column {shorten(name)} is there twice; keep one")
 
 
-def _separated(header: list[str], delimiter: str) -> str:
-    """Return a hint for a table whose columns something else separates."""
+def _hint_delimiter(header: list[str], delimiter: str) -> str:
+    """Return a hint for a table with another delimiter."""
     other = next((each for each in (",", ";", "\t", "|") if len(header) == 1 and each in header[0]), None)
     return "" if other is None else f": {other!r} separates its columns, save it with {delimiter!r}"
 
 
-def _listed(names: Collection[str]) -> str:
-    return shown(", ".join(sorted(names))) or "nothing"
+def _join_names(names: Collection[str]) -> str:
+    return shorten(", ".join(sorted(names))) or "nothing"
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Refuses tags that make objects of Python, and what would take hours to read or to spell out."""
+    """YAML loader that refuses tags for Python objects, deep nesting and aliases that multiply without end."""
 
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Refuse what is nested deeper than any file of ours."""
+        """Refuse a file that is nested too deeply."""
         self._depth += 1
-        if self._depth > DEEPEST:
+        if self._depth > MAX_DEPTH:
             raise yaml.composer.ComposerError(None, None, "nested too deeply", self.peek_event().start_mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
 
     def compose_document(self) -> yaml.Node | None:
-        """Refuse aliases that name what they stand in, or that multiply without end."""
+        """Refuse aliases of a node inside of itself, or that multiply without end."""
         node = super().compose_document()
-        if node is not None and _count_values(node, {}) > MOST_VALUES:
+        if node is not None and _count_values(node, {}) > MAX_VALUES:
             raise yaml.composer.ComposerError(
-                None, None, f"its aliases stand for more than {MOST_VALUES:,} values", node.start_mark
+                None, None, f"its aliases stand for more than {MAX_VALUES:,} values", node.start_mark
             )
         return node
 
     def refuse(self, node: yaml.Node) -> None:
-        """Refuse a tag that is none of plain YAML's."""
+        """Refuse a tag that plain YAML does not have."""
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
         runs = " would run code, so it" if tag.startswith("!!python/") else ""
         raise yaml.constructor.ConstructorError(None, None, f"the tag {tag}{runs} is refused", node.start_mark)
@@ -253,10 +252,10 @@ PlainLoader.add_constructor(None, PlainLoader.refuse)
 
 
 class StrictLoader(PlainLoader):
-    """Refuses a key that is there twice too, of which the last would win."""
+    """YAML loader that also refuses a duplicate key, of which the last would win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Make a dict of keys that are there once."""
+        """Construct a dict, refusing duplicate keys."""
         seen = set()
         for key in (self.construct_object(key, deep=True) for key, _ in node.value):
             if isinstance(key, Hashable) and key in seen:
@@ -277,7 +276,7 @@ def _count_values(node: yaml.Node, known: dict[int, float]) -> float:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Return what a YAML file says.
+    """Parse a YAML file.
 
     Raises:
         InputError: the file is missing or not plain YAML, in which a key stands once.
@@ -287,11 +286,11 @@ def read_yaml(path: str | Path) -> Any:
         return yaml.load(text, StrictLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise InputError(f"{path}, line {line}: not valid YAML: {shown(error.problem or str(error))}") from None
+        raise InputError(f"{path}, line {line}: not valid YAML: {shorten(error.problem or str(error))}") from None
     except yaml.YAMLError as error:
-        raise InputError(f"{path}: not valid YAML: {shown(' '.join(str(error).split()))}") from None
+        raise InputError(f"{path}: not valid YAML: {shorten(' '.join(str(error).split()))}") from None
     except ValueError as error:  # a date that is none, a number with too many digits
-        raise InputError(f"{path}: not YAML that can be read: {shown(str(error))}") from None
+        raise InputError(f"{path}: not YAML that can be read: {shorten(str(error))}") from None
 
 
 def read_arrays(path: str | Path, what: str) -> dict[str, np.ndarray]:
@@ -299,9 +298,9 @@ def read_arrays(path: str | Path, what: str) -> dict[str, np.ndarray]:
 
     Args:
         path: the file.
-        what: it should be, for complaints.
+        what: kind of file, for error messages.
     """
-    path = existing(path)
+    path = require_existing(path)
     if not path.is_file():
         raise InputError(f"{path}: not a file")
     refuse_bomb(path)
@@ -309,11 +308,11 @@ def read_arrays(path: str | Path, what: str) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
     except Exception as error:  # zip, zlib and numpy raise a dozen kinds, depending on where the file is broken
-        raise InputError(f"{path}: not {what}: {shown(first_line(error))}") from error
+        raise InputError(f"{path}: not {what}: {shorten(first_line(error))}") from error
 
 
-def told_in(array: np.ndarray, where: object) -> Any:
-    """Return what the JSON text in an array of bytes says."""
+def parse_json_bytes(array: np.ndarray, where: object) -> Any:
+    """Parse the JSON text in an array of bytes."""
     try:
         text = array.tobytes().decode()
     except UnicodeDecodeError:

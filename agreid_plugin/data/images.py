@@ -20,13 +20,13 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm import tqdm
 
-from agreid_plugin.data.datasets.custom import view_named
+from agreid_plugin.data.datasets.custom import parse_view
 from agreid_plugin.data.files import list_images
 from agreid_plugin.errors import InputError, first_line, printable, require_known
 from agreid_plugin.types import UNKNOWN, platform_label, view_label
 
-ORDERS = ("RGB", "BGR")
-"""What the first color of an array or a tensor may be: red, or blue as in OpenCV."""
+COLOR_ORDERS = ("RGB", "BGR")
+"""Orders of the colors of an array or a tensor: red first, or blue first as in OpenCV."""
 
 
 class ImageInputError(InputError):
@@ -34,7 +34,7 @@ class ImageInputError(InputError):
 
 
 def read_image(path: str | Path) -> Image.Image:
-    """Read an image as RGB, whatever its own mode, upright.
+    """Read an image as RGB, rotated upright by its EXIF tag.
 
     Raises:
         ImageInputError: it does not exist or cannot be read.
@@ -51,7 +51,7 @@ def read_image(path: str | Path) -> Image.Image:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image that is going to be looked at, and what is known of it.
+    """An input image, by its file or its pixels, with its view if known.
 
     Attributes:
         path: the file; empty for pixels.
@@ -81,61 +81,61 @@ class Picture:
             raise InputError(f"an image of PIL cannot be read: {first_line(error)}") from None
 
 
-def pictures(images: Any, views: Any = None, order: str = "RGB") -> Iterator[Picture]:
-    """Give pictures of images one by one, in their order; those of a folder are sorted by path.
+def iter_pictures(images: Any, views: Any = None, order: str = "RGB") -> Iterator[Picture]:
+    """Yield a `Picture` for each of the images, in their order; those of a folder are sorted by path.
 
     Args:
         images: a file or a folder by its path, a PIL image, an array (H, W, 3) or (B, H, W, 3) of uint8, a tensor
             (3, H, W) or (B, 3, H, W) of uint8, or of floats from 0 to 1; or any number of these.
         views: one for all, or one for each: a `View`, its number, `aerial`, `ground`, `uav`, `cctv`, `wearable`; None
-            where nobody knows.
-        order: first color of arrays and tensors, see `ORDERS`.
+            where it is unknown.
+        order: first color of arrays and tensors, see `COLOR_ORDERS`.
     """
-    require_known("order", order, ORDERS)
-    found = _pictures(images, order)
+    require_known("order", order, COLOR_ORDERS)
+    found = _iter_pictures(images, order)
     if views is None:
         return found
     if isinstance(views, str | int):
-        return map(_seen, found, repeat(views))
-    return _each_seen(found, views)
+        return map(_with_view, found, repeat(views))
+    return _with_views(found, views)
 
 
-def _each_seen(found: Iterator[Picture], views: Iterable[Any]) -> Iterator[Picture]:
+def _with_views(found: Iterator[Picture], views: Iterable[Any]) -> Iterator[Picture]:
     nothing = object()
     views = views.tolist() if isinstance(views, np.ndarray | Tensor) else views
     for place, (picture, view) in enumerate(zip_longest(found, views, fillvalue=nothing)):
         if not isinstance(picture, Picture) or view is nothing:
             more, fewer = ("images", "views") if view is nothing else ("views", "images")
             raise InputError(f"there are more {more} than {fewer}, of which there are {place}: give one view an image")
-        yield _seen(picture, view)
+        yield _with_view(picture, view)
 
 
-def _seen(picture: Picture, view: Any) -> Picture:
-    """Return a picture with its view, and with what carries the camera if the view's word says so."""
+def _with_view(picture: Picture, view: Any) -> Picture:
+    """Return a picture with its view, and its platform if the view's word implies one."""
     if view is None:
         return picture
     if isinstance(view, str):
-        return replace(picture, view=int(view_named(view)), platform=platform_label(view))
+        return replace(picture, view=int(parse_view(view)), platform=platform_label(view))
     return replace(picture, view=view_label(view))
 
 
-def _pictures(images: Any, order: str) -> Iterator[Picture]:
+def _iter_pictures(images: Any, order: str) -> Iterator[Picture]:
     if isinstance(images, str | Path):
-        yield from _files(str(images))
+        yield from _iter_files(str(images))
     elif isinstance(images, Image.Image):
         yield Picture(pixels=images)
     elif isinstance(images, np.ndarray):
-        yield from (Picture(pixels=pixels) for pixels in _arrays(images, order))
+        yield from (Picture(pixels=pixels) for pixels in _as_array_batch(images, order))
     elif isinstance(images, Tensor):
-        yield from (Picture(pixels=pixels) for pixels in _arrays(_from_tensor(images), order))
+        yield from (Picture(pixels=pixels) for pixels in _as_array_batch(_tensor_to_array(images), order))
     elif isinstance(images, Iterable) and not isinstance(images, bytes | dict):
         for image in images:
-            yield from _pictures(image, order)
+            yield from _iter_pictures(image, order)
     else:
         raise InputError(f"a {type(images).__name__} is no image: give a path, a PIL image, an array or a tensor")
 
 
-def _files(path: str) -> Iterator[Picture]:
+def _iter_files(path: str) -> Iterator[Picture]:
     if not os.path.isdir(path):
         yield Picture(path)
         return
@@ -145,7 +145,7 @@ def _files(path: str) -> Iterator[Picture]:
     yield from (Picture(str(each)) for each in found)
 
 
-def _arrays(images: np.ndarray, order: str) -> np.ndarray:
+def _as_array_batch(images: np.ndarray, order: str) -> np.ndarray:
     """Return images as (B, H, W, 3) of uint8, red first."""
     shaped = images.ndim in (3, 4) and images.shape[-1] == 3 and 0 not in images.shape[-3:]
     if not shaped or images.dtype != np.uint8:
@@ -157,7 +157,7 @@ def _arrays(images: np.ndarray, order: str) -> np.ndarray:
     return images[..., ::-1] if order == "BGR" else images
 
 
-def _from_tensor(images: Tensor) -> np.ndarray:
+def _tensor_to_array(images: Tensor) -> np.ndarray:
     if images.ndim not in (3, 4) or images.shape[-3] != 3:
         raise InputError(f"a tensor of {tuple(images.shape)} is no image: give (3, rows, columns) or (B, 3, ...)")
     images = images.detach().cpu().movedim(-3, -1)
@@ -171,12 +171,12 @@ def _from_tensor(images: Tensor) -> np.ndarray:
     return images.numpy()
 
 
-def broken_images(paths: Iterable[str], progress: bool = True) -> dict[str, str]:
+def find_broken_images(paths: Iterable[str], progress: bool = True) -> dict[str, str]:
     """Decode every image and return path -> what is wrong with it, for those that cannot be."""
     paths = sorted(set(paths))
     # Pillow decodes outside the interpreter's lock, so threads use all cores.
     with _strict_decoding(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        faults = tqdm(pool.map(_fault, paths), total=len(paths), desc="decoding", unit="img", disable=not progress)
+        faults = tqdm(pool.map(_find_fault, paths), total=len(paths), desc="decoding", unit="img", disable=not progress)
         return {path: fault for path, fault in zip(paths, faults, strict=True) if fault}
 
 
@@ -189,7 +189,7 @@ def _strict_decoding() -> Iterator[None]:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
-def _fault(path: str) -> str:
+def _find_fault(path: str) -> str:
     if not os.path.isfile(path):  # a pipe would never end, a link may lead nowhere
         return "no file"
     try:

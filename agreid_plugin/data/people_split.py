@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agreid_plugin.data.atomic_write import told_unwritten, whole_file
-from agreid_plugin.data.bad_images import listed
-from agreid_plugin.data.datasets.custom import view_of_camera
+from agreid_plugin.data.atomic_write import atomic_write, write_error_context
+from agreid_plugin.data.bad_images import describe_images
+from agreid_plugin.data.datasets.custom import get_camera_view
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.types import UNKNOWN, Record
 
@@ -90,7 +90,7 @@ def set_cameras(
             replace(
                 record,
                 camera=fitting[0],
-                view=view_of_camera(fitting[0], aerial_cameras) if record.view is None else record.view,
+                view=get_camera_view(fitting[0], aerial_cameras) if record.view is None else record.view,
             )
         )
     return found
@@ -100,11 +100,11 @@ def write_table(path: Path, records: Sequence[Record]) -> None:
     """Write records as a table that the dataset `csv` reads; paths below its folder are relative to it."""
     if bad := [record.path for record in records if not record.path.isprintable()]:
         raise InputError(
-            f"{listed(bad, 'cannot stand in a table, for line breaks or bytes that are not UTF-8')}: rename"
+            f"{describe_images(bad, 'cannot stand in a table, for line breaks or bytes that are not UTF-8')}: rename"
         )
     rows = [_row(record, path.absolute().parent) for record in records]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    with told_unwritten(path), whole_file(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+    with write_error_context(path), atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows(rows)

@@ -1,4 +1,4 @@
-"""The random generators of a process: their states kept and restored, and numbers that depend on nothing but a seed."""
+"""Random generators of a process: saving and restoring their states, and seeding them for a block."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Have this process go on where `random_state` was called."""
+    """Restore the generators to the state that `random_state` returned."""
     name, keys, *rest = state["numpy"]
     random.setstate(state["python"])
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
@@ -39,10 +39,10 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 
 @contextmanager
-def drawn_from(*seed: int) -> Iterator[None]:
-    """Have the generators of the CPU draw what follows from `seed` alone, and go on afterwards as if nothing had been.
+def seeded(*seed: int) -> Iterator[None]:
+    """Seed the generators of the CPU for a block, and restore their states afterwards.
 
-    Those of GPUs are left alone, which the process of a data worker must not touch.
+    Those of GPUs stay as they are: the process of a data worker must not touch them.
     """
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     words = np.random.SeedSequence(seed).generate_state(4)
@@ -57,19 +57,19 @@ def drawn_from(*seed: int) -> Iterator[None]:
         torch.set_rng_state(before[2])
 
 
-class OwnNumpy:
-    """A state of NumPy's global generator that only the blocks under this object see and change.
+class IsolatedNumpyRNG:
+    """A separate state of NumPy's global generator, which only blocks under this object see and change.
 
-    For code that draws from the global one, as the samplers of fast-reid.
+    For code that draws from the global generator, as fast-reid's samplers do.
     """
 
     def __init__(self) -> None:
-        self._own = np.random.get_state()
+        self._state = np.random.get_state()
 
     def __enter__(self) -> None:
         self._others = np.random.get_state()
-        np.random.set_state(self._own)
+        np.random.set_state(self._state)
 
     def __exit__(self, *_: object) -> None:
-        self._own = np.random.get_state()
+        self._state = np.random.get_state()
         np.random.set_state(self._others)

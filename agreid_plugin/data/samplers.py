@@ -1,8 +1,8 @@
 """Identity samplers (P people with K images each), and batches with a seed for each image, so that a run can resume.
 
-A plan draws the batches of all processes together, without end and the same for whoever asks with the same seed; a
-sampler is one process's share of them. A seeded index tells the dataset which draw of the run it is, and the random
-numbers of an image follow from that: neither data workers nor what was drawn before have a part in them.
+A plan draws the batches of all processes together, without end and the same for each seed; a sampler is one process's
+share of them. A seeded index has the number of its draw in the run, and the random numbers of an image follow from
+that: they depend neither on data workers nor on earlier draws.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from torch.utils.data import Sampler
 
-from agreid_plugin.data.rng import OwnNumpy, drawn_from
+from agreid_plugin.data.rng import IsolatedNumpyRNG, seeded
 from agreid_plugin.errors import InputError
 
 Pid = TypeVar("Pid", int, str)
 
 
 class Plan(Protocol):
-    """What samplers take their indices from."""
+    """Source of the batches of all processes."""
 
     def stream(self, seed: int, start: int = 0) -> Iterator[list[int]]:
         """Yield batches of all processes, from number `start` on, without end."""
@@ -57,7 +57,7 @@ class ViewBalancedIdentities:
         self, pids: Sequence[Pid], views: Sequence[int], batch_size: int, per_identity: int, processes: int = 1
     ):
         self.per_identity = per_identity
-        self.identities_per_batch = _identities_in(batch_size, per_identity, processes)
+        self.identities_per_batch = _count_identities(batch_size, per_identity, processes)
         images: dict[Pid, dict[int, list[int]]] = {}
         for index, (pid, view) in enumerate(zip(pids, views, strict=True)):
             images.setdefault(pid, {}).setdefault(int(view), []).append(index)
@@ -89,7 +89,8 @@ class ViewBalancedIdentities:
         shares = [self.per_identity // len(names)] * len(names)
         for extra in range(self.per_identity - sum(shares)):
             shares[extra] += 1
-        return [int(i) for name, share in zip(names, shares, strict=True) for i in _choose(views[name], share, rng)]
+        parts = [_draw_images(views[name], share, rng) for name, share in zip(names, shares, strict=True)]
+        return [int(i) for part in parts for i in part]
 
 
 class RandomIdentities:
@@ -108,13 +109,13 @@ class RandomIdentities:
 
     def __init__(self, pids: Sequence[Pid], batch_size: int, per_identity: int, processes: int = 1):
         self.per_identity, self.processes = per_identity, processes
-        self.identities_per_process = _identities_in(batch_size, per_identity, processes) // processes
+        self.identities_per_process = _count_identities(batch_size, per_identity, processes) // processes
         images: dict[Pid, list[int]] = {}
         for index, pid in enumerate(pids):
             images.setdefault(pid, []).append(index)
         self._images = [images[pid] for pid in sorted(images)]
         _require_identities(len(images), self.identities_per_process, batch_size // processes, per_identity)
-        if self._most_draws() < processes:
+        if self._max_draws() < processes:
             raise InputError(
                 f"a batch of {batch_size} with {per_identity} images each is more than {len(images)} identities fill "
                 f"for {processes} processes before their images are used up; make it smaller"
@@ -137,21 +138,21 @@ class RandomIdentities:
             drawn: list[int] = []
             for identity in rng.choice(available, self.identities_per_process, replace=False).tolist():
                 if identity not in left:
-                    left[identity] = self._shuffled(identity, rng)
+                    left[identity] = self._shuffle_images(identity, rng)
                 drawn += left[identity][: self.per_identity]
                 left[identity] = left[identity][self.per_identity :]
                 if len(left[identity]) < self.per_identity:
                     available.remove(identity)
             yield drawn
 
-    def _shuffled(self, identity: int, rng: np.random.RandomState) -> list[int]:
+    def _shuffle_images(self, identity: int, rng: np.random.RandomState) -> list[int]:
         images = list(self._images[identity])
         if len(images) < self.per_identity:
             images = rng.choice(images, self.per_identity, replace=True).tolist()
         rng.shuffle(images)
         return images
 
-    def _most_draws(self) -> int:
+    def _max_draws(self) -> int:
         """Return how many processes' shares the luckiest round has, or `processes` if it is that many or more."""
         groups = [max(len(images) // self.per_identity, 1) for images in self._images]
         for draws in range(1, self.processes + 1):
@@ -160,13 +161,13 @@ class RandomIdentities:
         return self.processes
 
 
-def _choose(images: list[int], number: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_images(images: list[int], number: int, rng: np.random.Generator) -> np.ndarray:
     """Draw without repetition as far as it goes: every image once before any comes twice."""
     rounds = [rng.permutation(images) for _ in range(math.ceil(number / len(images)))]
     return np.concatenate(rounds)[:number] if rounds else np.array([], dtype=int)
 
 
-def _identities_in(batch_size: int, per_identity: int, processes: int) -> int:
+def _count_identities(batch_size: int, per_identity: int, processes: int) -> int:
     """Return P of a batch, refusing one that does not divide into whole identities of each process."""
     if per_identity < 1 or batch_size < 1 or batch_size % per_identity:
         raise InputError(f"a batch of {batch_size} does not divide into {per_identity} images an identity")
@@ -204,7 +205,7 @@ class EndlessViewBalancedSampler(Sampler[int]):
         self.seed, self.rank, self.world_size = seed, rank, world_size
 
     def __iter__(self) -> Iterator[int]:
-        return _share(self.plan.stream(self.seed), self.rank, self.world_size)
+        return _iter_share(self.plan.stream(self.seed), self.rank, self.world_size)
 
 
 class EpochSampler(Sampler[int]):
@@ -234,61 +235,61 @@ class EpochSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         start = self._start
-        if self._next != start:  # else the last epoch ended here: nothing has to be drawn anew
+        if self._next != start:  # else the last epoch ended here, and the stream goes on
             self._stream = self.plan.stream(self.seed, start)
-        self._next = -1  # until this epoch has ended, nobody knows where the stream stands
-        yield from _share(islice(self._stream, self.batches), self.rank, self.world_size)
+        self._next = -1  # until this epoch has ended, the place of the stream is unknown
+        yield from _iter_share(islice(self._stream, self.batches), self.rank, self.world_size)
         self._next = start + self.batches
 
     def __len__(self) -> int:
         return self.batches * self.batch_size
 
 
-def _share(batches: Iterable[list[int]], rank: int, world_size: int) -> Iterator[int]:
+def _iter_share(batches: Iterable[list[int]], rank: int, world_size: int) -> Iterator[int]:
     for batch in batches:
         size = len(batch) // world_size
         yield from batch[rank * size : (rank + 1) * size]
 
 
-class NumberedIndex(int):
-    """An index of a dataset, with the `seed` of what is drawn for it."""
+class SeededIndex(int):
+    """Index of a dataset, with the `seed` of the random numbers that are drawn for it."""
 
     seed: tuple[int, ...]
 
-    def __new__(cls, index: int, seed: tuple[int, ...] = ()) -> NumberedIndex:
+    def __new__(cls, index: int, seed: tuple[int, ...] = ()) -> SeededIndex:
         """Make the index."""
         made = super().__new__(cls, index)
         made.seed = seed
         return made
 
     def __reduce__(self) -> tuple:
-        """Travel to a data worker whole."""
+        """Pickle the seed too, for data workers."""
         return type(self), (int(self), self.seed)
 
 
-def drawn_by_number(read: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
-    """Have a dataset's `__getitem__` draw what follows from a numbered index, and as ever for a plain one."""
+def seeded_getitem(read: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    """Wrap a dataset's `__getitem__` so that a `SeededIndex` seeds its draws; a plain index changes nothing."""
 
     @wraps(read)
-    def read_drawn(dataset: Any, index: int) -> Any:
-        if not isinstance(index, NumberedIndex):
+    def read_seeded(dataset: Any, index: int) -> Any:
+        if not isinstance(index, SeededIndex):
             return read(dataset, index)
-        with drawn_from(*index.seed):
+        with seeded(*index.seed):
             return read(dataset, index)
 
-    return read_drawn
+    return read_seeded
 
 
-class NumberedBatches(Sampler[list[int]]):
-    """Batches of an endless sampler with numbered indices, from batch `start` on.
+class SeededBatches(Sampler[list[int]]):
+    """Batch sampler over an endless sampler that gives seeded indices, from batch `start` on.
 
     What comes before `start` is drawn and dropped, so that every sampler goes on in its own stream.
 
     Args:
-        sampler: gives indices without end; NumPy's global generator may be its own, others do not see it.
+        sampler: gives indices without end; it may draw from NumPy's global generator, without an effect on others.
         batch_size: indices in a batch.
         seed: of the run.
-        rank: number of this process, for which others draw other numbers.
+        rank: rank of this process; each rank draws other numbers.
     """
 
     def __init__(self, sampler: Iterable[int], batch_size: int, seed: int = 0, rank: int = 0):
@@ -296,10 +297,10 @@ class NumberedBatches(Sampler[list[int]]):
         self.start = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        own, indices = OwnNumpy(), iter(self.sampler)
+        isolated, indices = IsolatedNumpyRNG(), iter(self.sampler)
         for batch in count():
-            with own:
+            with isolated:
                 drawn = [int(index) for index in islice(indices, self.batch_size)]
             if batch >= self.start:
                 first = batch * self.batch_size
-                yield [NumberedIndex(i, (self.seed, self.rank, first + place)) for place, i in enumerate(drawn)]
+                yield [SeededIndex(i, (self.seed, self.rank, first + place)) for place, i in enumerate(drawn)]

@@ -1,6 +1,6 @@
-"""The sentences that tell a text encoder of a person's attributes, and of the view a picture was taken from.
+"""Sentences for a text encoder: a person's attributes, the view of an image, and places of learned prompts.
 
-Both leave room for prompts that are learned: one letter X each, a single token for CLIP, in a place that is fixed.
+Each has room for learned prompts at a fixed place: one letter X a prompt, which is a single token for CLIP.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from agreid_plugin.data.attributes import is_known
 from agreid_plugin.errors import require_known, require_within
 
 PROMPTS = 4
-"""How many prompts are learned, unless asked otherwise."""
+"""Default number of learned prompts."""
 
 FIRST_PROMPT = 5
 """Where the first X stands among CLIP's tokens: behind the start of the text and `a photo of a`."""
@@ -21,7 +21,7 @@ VIEW_WORD = 11
 """Where the word for the view stands behind four prompts; see `view_word_position` for other numbers."""
 
 _NEUTRAL = " Attributes are unknown."
-_STYLES: dict[str, tuple[str, str, str]] = {  # before the first attribute, of a person nobody knows, blank in a name
+_STYLES: dict[str, tuple[str, str, str]] = {  # before the first attribute, without any attribute, blank in a name
     "paper": (" person with attributes: ", " person." + _NEUTRAL, " "),
     "released": ("  person with the following attributes: ", "  person." + _NEUTRAL, "_"),
     "released-cp2108": ("  person with the following attributes: ", "  person.", "_"),
@@ -36,16 +36,16 @@ def prompt_positions(prompts: int = PROMPTS) -> slice:
 
 
 def view_word_position(prompts: int = PROMPTS) -> int:
-    """Return where the word for the view stands among the tokens of a `view_sentence`."""
+    """Return where the word for the view stands among the tokens of a `build_view_sentence`."""
     return VIEW_WORD + prompts - PROMPTS
 
 
-def attribute_sentence(attributes: Mapping[str, str], style: str = "paper", prompts: int = PROMPTS) -> str:
+def build_attribute_sentence(attributes: Mapping[str, str], style: str = "paper", prompts: int = PROMPTS) -> str:
     """Return the sentence of a person's attributes, or the neutral one if none is known, as at test time.
 
     Args:
-        attributes: name -> value in the order to tell them, as `AttributeSchema.decode` gives them; values that say
-            nothing are left out.
+        attributes: name -> value in the order of the sentence, as `AttributeSchema.decode` gives them; unknown values
+            are left out.
         style: one of `STYLES`.
         prompts: how many X to leave room for.
 
@@ -56,17 +56,17 @@ def attribute_sentence(attributes: Mapping[str, str], style: str = "paper", prom
         'A photo of a X X X X person. Attributes are unknown.'
     """
     begin, neutral, blank = _STYLES[require_known("style of attribute sentences", style, STYLES)]
-    told = [f"{name.replace(' ', blank)} is {value}" for name, value in attributes.items() if is_known(value)]
-    return _opening(prompts) + (f"{begin}{', '.join(told)}." if told else neutral)
+    known = [f"{name.replace(' ', blank)} is {value}" for name, value in attributes.items() if is_known(value)]
+    return _opening(prompts) + (f"{begin}{', '.join(known)}." if known else neutral)
 
 
-def view_sentence(word: str, prompts: int = PROMPTS) -> str:
+def build_view_sentence(word: str, prompts: int = PROMPTS) -> str:
     """Return the sentence of the view a picture was taken from, for example `aerial`."""
     return f"{_opening(prompts)} person from {word} view."
 
 
-def person_sentence(prompts: int = PROMPTS) -> str:
-    """Return the sentence that tells nothing but its prompts, which CLIP-ReID learns for each identity."""
+def build_person_sentence(prompts: int = PROMPTS) -> str:
+    """Return the sentence with prompts only, which CLIP-ReID learns for each identity."""
     return f"{_opening(prompts)} person."
 
 

@@ -1,4 +1,4 @@
-"""What each data worker of a loader is at, so that the death of one names a file."""
+"""Crash reports of data workers: the error of a worker that died names the file it worked on."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from torch.utils.data import get_worker_info
 
 from agreid_plugin.errors import InputError
 
-MOST_WORKERS = 256
-DEATH = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)([^.]*)")
-"""How torch tells that workers are gone: by their process ids."""
+MAX_WORKERS = 256
+DEATH_MESSAGE = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)([^.]*)")
+"""Message of torch about workers that died, with their process ids."""
 _OUT_OF_MEMORY = "out of memory? use fewer data workers, or a smaller batch"
 HINTS = {
     "Killed": _OUT_OF_MEMORY,
-    "unexpectedly": _OUT_OF_MEMORY,  # what torch says of the same if it finds out later
+    "unexpectedly": _OUT_OF_MEMORY,  # torch's message for the same if it finds out later
     "Bus error": "shared memory is full: use fewer data workers, or enlarge /dev/shm",
 }
 _logbooks: weakref.WeakSet[Logbook] = weakref.WeakSet()
 
 
 class Logbook:
-    """Where data workers note the item that they take up, in memory that they share with the main process.
+    """Record of the item that each data worker works on, in memory shared with the main process.
 
     Args:
-        name_of: the file of an item.
+        get_name: returns the file of an item.
     """
 
-    def __init__(self, name_of: Callable[[int], str]):
-        self._name_of = name_of
-        self._notes = torch.full((MOST_WORKERS, 2), -1, dtype=torch.int64).share_memory_()  # process, item
+    def __init__(self, get_name: Callable[[int], str]):
+        self._get_name = get_name
+        self._notes = torch.full((MAX_WORKERS, 2), -1, dtype=torch.int64).share_memory_()  # process, item
         _logbooks.add(self)
 
     def note(self, index: int) -> None:
-        """Note that this process, if it is a worker, takes up an item."""
+        """Record the item if this process is a data worker."""
         worker = get_worker_info()
         if worker is not None:
-            self._notes[worker.id % MOST_WORKERS] = torch.tensor([os.getpid(), index])
+            self._notes[worker.id % MAX_WORKERS] = torch.tensor([os.getpid(), index])
 
     def last_file(self, process: int) -> str | None:
-        """Return the file of the item that a worker took up last, None of a process that is no worker of these."""
+        """Return the file of the last item that a worker took up, None if the process is no worker of this dataset."""
         for noted, index in self._notes.tolist():
             if noted == process:
-                return self._name_of(index)
+                return self._get_name(index)
         return None
 
 
-def told_crash(error: BaseException) -> InputError | None:
-    """Return what to say of workers that died, None of any other error."""
-    # That a worker is gone may be what caused the error which says so with fewer words.
-    found = DEATH.search(str(error.__cause__)) or DEATH.search(str(error))
+def describe_crash(error: BaseException) -> InputError | None:
+    """Return an error that names the last file of workers that died, None for any other error."""
+    # The message with the process ids may be the cause of a shorter one.
+    found = DEATH_MESSAGE.search(str(error.__cause__)) or DEATH_MESSAGE.search(str(error))
     if found is None:
         return None
-    _tell_once()
+    _stop_raising()
     processes = [int(number) for number in re.findall(r"\d+", found[1])]
     noted = {book.last_file(process) for book in _logbooks for process in processes}
     files = sorted(file for file in noted if file is not None)
@@ -69,22 +69,22 @@ def told_crash(error: BaseException) -> InputError | None:
     return InputError(f"a data worker (pid {found[1].strip()}) died: {how}{hint}; {at}")
 
 
-def _tell_once() -> None:
-    """Keep torch from raising the same again when the other workers end: its loader may live on for a while."""
+def _stop_raising() -> None:
+    """Keep torch from raising again when the other workers end: its loader may live on for a while."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 @contextmanager
-def crashes_named() -> Iterator[None]:
-    """Say of workers that die in the meantime what they were at, in one line.
+def name_worker_crashes() -> Iterator[None]:
+    """Turn the error of data workers that die during a block into one line that names their last file.
 
-    torch may raise its error in whatever the main process is doing, not only where it waits for a batch.
+    torch may raise its error anywhere in the main process, not only where it waits for a batch.
     """
     try:
         yield
     except RuntimeError as error:
-        told = told_crash(error)
-        if told is None:
+        crash = describe_crash(error)
+        if crash is None:
             raise
-        raise told from None
+        raise crash from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.files import read_json
 from agreid_plugin.data.protocols import protocol
@@ -73,7 +73,7 @@ class Run:
     def keep(self, **outcome: Any) -> None:
         """Write what the run is and how it went."""
         about = {"row": self.row, "seed": self.seed, "config": str(self.config), "overrides": self.overrides}
-        with whole_file(self.folder / RECORD) as draft:
+        with atomic_write(self.folder / RECORD) as draft:
             text = json.dumps({**about, **outcome, "settings": self.settings}, indent=2)
             draft.write_text(text + "\n", encoding="utf-8")
 

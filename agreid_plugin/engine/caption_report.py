@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from logging import Logger
 
-from agreid_plugin.data.captions import back_translations, captions_of, clean
+from agreid_plugin.data.captions import clean, list_captions, load_back_translations
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import Record
@@ -22,7 +22,7 @@ def told_translations(datasets: Iterable[Dataset], setting: str, logger: Logger)
         setting: what the user asked for them with.
         logger: where it is said.
     """
-    found = {pair: text for dataset in datasets for pair, text in back_translations(dataset).items()}
+    found = {pair: text for dataset in datasets for pair, text in load_back_translations(dataset).items()}
     if found:
         logger.info("%d training captions have a back-translation", len(found))
     else:
@@ -32,7 +32,7 @@ def told_translations(datasets: Iterable[Dataset], setting: str, logger: Logger)
 
 def log_long_captions(tokenizer: Tokenizer, records: Iterable[Record], which: str, logger: Logger) -> None:
     """Say in one line how many captions of `which` records are too long, if any are."""
-    captions = captions_of(records)
+    captions = list_captions(records)
     long = sum(tokenizer.is_long(clean(caption)) for caption in captions)
     if long:
         logger.info("%d of %d %s captions have more than %d tokens: cut", long, len(captions), which, tokenizer.length)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
-from agreid_plugin.data.atomic_write import remove_drafts, whole_file
+from agreid_plugin.data.atomic_write import atomic_write, remove_drafts
 from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.errors import InputError, MissingInputError, first_line
 
@@ -33,10 +33,10 @@ def write_checkpoint(path: Path, content: dict[str, Any], mark: bool = True) -> 
     """
     with surviving_the_disk(path, "the checkpoints before it are as they were") as written:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as draft, draft.open("wb") as file:
+        with atomic_write(path) as draft, draft.open("wb") as file:
             torch.save(content, file)
         if mark:
-            with whole_file(path.with_name(MARKER)) as draft:
+            with atomic_write(path.with_name(MARKER)) as draft:
                 draft.write_text(path.name, encoding="utf-8")
         written.append(path)
     return bool(written)

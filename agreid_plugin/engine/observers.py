@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch.distributed as dist
 from torch import nn
 
-from agreid_plugin.data.bad_images import BadImages, tell_bad_images
+from agreid_plugin.data.bad_images import BadImages, log_bad_images
 from agreid_plugin.nn.expert_usage import UsageCounter, find_idle_experts, flatten_shares, format_shares, merge_usage
 
 Value = TypeVar("Value")
@@ -70,4 +70,4 @@ def list_unreadable(bad_images: BadImages | None, folder: str | Path, logger: lo
     """
     parts: Iterable[list[str]] = gather_objects(bad_images.paths() if bad_images is not None else [])
     if not dist.is_initialized() or dist.get_rank() == 0:
-        tell_bad_images(folder, {path for part in parts for path in part}, "training", logger)
+        log_bad_images(folder, {path for part in parts for path in part}, "training", logger)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch.distributed as dist
 
 from agreid_plugin.data.datasets import parse_once
-from agreid_plugin.data.workers import crashes_named
+from agreid_plugin.data.workers import name_worker_crashes
 from agreid_plugin.engine.checks import check_features_file, check_writable, report_full_disk
 from agreid_plugin.engine.distributed import launch
 from agreid_plugin.engine.distributed.environment import LaunchOptions
@@ -210,7 +210,7 @@ def _process(run: Run) -> None:
     request = run.request
     trust(request.trust_checkpoint)  # a spawned process starts without
     host = _install(request)
-    with report_full_disk(run.output), crashes_named(), parse_once():
+    with report_full_disk(run.output), name_worker_crashes(), parse_once():
         if request.features:
             _evaluate_features(host, run)
         elif request.eval_only:

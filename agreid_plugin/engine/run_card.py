@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets.locations import is_agsynth
 from agreid_plugin.data.files import read_json
@@ -109,7 +109,7 @@ class Card:
         self.update(FINISHED if error is None else type(error).__name__)
 
     def _write(self) -> None:
-        with whole_file(self.path) as draft:
+        with atomic_write(self.path) as draft:
             draft.write_text(json.dumps(self._card, indent=2) + "\n", encoding="utf-8")
 
 

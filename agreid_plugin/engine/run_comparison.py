@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agreid_plugin.data.datasets.tree import plain
+from agreid_plugin.data.datasets.tree import normalize_name
 from agreid_plugin.engine.recipes import RECIPES
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.papers import FILE_NAME, Paper, load_paper
@@ -63,7 +63,7 @@ def _facts(card: Mapping[str, Any], across: bool) -> dict[str, dict[str, Any]]:
     return {
         "run": {name: card.get(name, ABSENT) for name in ("host", "task")},
         "protocols": dict.fromkeys(card.get("protocols", ()), "yes"),
-        "datasets": {plain(name): value for name, value in card.get("datasets", {}).items()},
+        "datasets": {normalize_name(name): value for name, value in card.get("datasets", {}).items()},
         "weights": {role: _weights(each) for role, each in card.get("weights", {}).items()},
         "batch": {"processes": card["processes"], **card.get("batch", {})},
         "setup": card.get("setup", {}) if across else {},

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from agreid_plugin.data.atomic_write import told_unwritten, whole_file
-from agreid_plugin.data.files import MOST_LABEL, read_json, shown
+from agreid_plugin.data.atomic_write import atomic_write, write_error_context
+from agreid_plugin.data.files import MAX_LABEL, read_json, shorten
 from agreid_plugin.data.protocols import Meta, Protocol
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.confidence import DRAWS, LEVEL, Interval
@@ -62,7 +62,7 @@ class Calibration:
 
     def save(self, path: str | Path) -> None:
         """Write JSON."""
-        with told_unwritten(path), whole_file(Path(path)) as draft:
+        with write_error_context(path), atomic_write(Path(path)) as draft:
             draft.write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -72,7 +72,7 @@ class Calibration:
         try:
             for name, kind in (("protocol", str), ("distance", str), ("views", str), ("level", float), ("draws", int)):
                 if type(content[name]) is not kind:
-                    raise TypeError(f"{name} is {shown(repr(content[name]))}")
+                    raise TypeError(f"{name} is {shorten(repr(content[name]))}")
             directions = {name: _read_direction(**entry) for name, entry in content.pop("directions").items()}
             return cls(**{**content, "notes": tuple(content["notes"])}, directions=directions)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -100,8 +100,8 @@ def calibrate(
         >>> import numpy as np
         >>> from agreid_plugin.data.protocols import Meta, protocol
         >>> from agreid_plugin.types import Record, View
-        >>> query = Meta.of([Record("a", pid=1, view=View.AERIAL), Record("b", pid=2, view=View.AERIAL)])
-        >>> gallery = Meta.of([Record("c", pid=1, view=View.GROUND), Record("d", pid=2, view=View.GROUND)])
+        >>> query = Meta.collect([Record("a", pid=1, view=View.AERIAL), Record("b", pid=2, view=View.AERIAL)])
+        >>> gallery = Meta.collect([Record("c", pid=1, view=View.GROUND), Record("d", pid=2, view=View.GROUND)])
         >>> features = np.array([[0.0], [10.0]]), np.array([[1.0], [8.0]])
         >>> options = {"metric": "euclidean", "fprs": [0.5], "draws": 50}
         >>> found = calibrate(*features, query, gallery, protocol("CARGO/A2G"), **options)
@@ -186,13 +186,13 @@ def _read_interval(low: Any, high: Any) -> Interval:
 
 def _read_count(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError(f"{shown(repr(value))} is no count")
+        raise TypeError(f"{shorten(repr(value))} is no count")
     _read_number(value)
     return value
 
 
 def _read_number(value: Any) -> float:
     """Return a number out of a file."""
-    if type(value) not in (int, float) or (isinstance(value, int) and abs(value) > MOST_LABEL):
-        raise TypeError(f"{shown(repr(value))} is no number")
+    if type(value) not in (int, float) or (isinstance(value, int) and abs(value) > MAX_LABEL):
+        raise TypeError(f"{shorten(repr(value))} is no number")
     return value

@@ -109,7 +109,7 @@ def compare(
         >>> from agreid_plugin.data.protocols import Meta, protocol
         >>> from agreid_plugin.evaluation import evaluate
         >>> from agreid_plugin.types import Record
-        >>> people = Meta.of([Record(name, pid) for pid, name in enumerate("abc")])
+        >>> people = Meta.collect([Record(name, pid) for pid, name in enumerate("abc")])
         >>> gallery = np.eye(3)
         >>> a, b = (
         ...     evaluate(query, gallery, people, people, protocol("CARGO/A2G"))

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from agreid_plugin.data.datasets import DATASETS, Dataset, QueryGallery
-from agreid_plugin.data.protocols import Protocol, protocol, select, unmatched, usable
+from agreid_plugin.data.protocols import Protocol, find_unmatched, protocol, select, usable_protocols
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet
 from agreid_plugin.evaluation.metrics import Metrics
@@ -112,7 +112,7 @@ def choose_protocols(dataset: Dataset, names: Sequence[str] = ()) -> dict[str, P
         return {"ALL": rule}
     if names:
         return {name: protocol(dataset.name, name) for name in names}
-    allowed, refused = usable(dataset)
+    allowed, refused = usable_protocols(dataset)
     for reason in refused.values():
         _logger.info("left out: %s", reason)
     if not allowed:
@@ -155,7 +155,7 @@ def check_query_gallery(protocol: Protocol, dataset: Dataset) -> None:
     chosen = select(protocol, dataset)
     for note in chosen.notes:
         _logger.info(note)
-    reasons = {reason: len(paths) for reason, paths in unmatched(protocol, chosen.query, chosen.gallery).items()}
+    reasons = {reason: len(paths) for reason, paths in find_unmatched(protocol, chosen.query, chosen.gallery).items()}
     if sum(reasons.values()) == len(chosen.query):
         counts = "; ".join(f"{count}: {reason}" for reason, count in reasons.items())
         raise InputError(

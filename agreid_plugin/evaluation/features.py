@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from agreid_plugin.data.atomic_write import told_unwritten, whole_file
+from agreid_plugin.data.atomic_write import atomic_write, write_error_context
 from agreid_plugin.data.datasets import Dataset, QueryGallery
-from agreid_plugin.data.files import MOST_LABEL, read_arrays, shown, told_in
+from agreid_plugin.data.files import MAX_LABEL, parse_json_bytes, read_arrays, shorten
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.metrics import check_views
 from agreid_plugin.evaluation.validation import as_features, check_lengths
@@ -98,7 +98,7 @@ def save_features(path: str | Path, features: FeatureSet) -> None:
         },
     }
     text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
-    with told_unwritten(path), whole_file(Path(path)) as draft, draft.open("wb") as file:
+    with write_error_context(path), atomic_write(Path(path)) as draft, draft.open("wb") as file:
         np.savez(
             file, about=text, **_name_arrays("image", features.images), **_name_arrays("caption", features.captions)
         )
@@ -122,7 +122,7 @@ def load_features(path: str | Path) -> FeatureSet:
     """
     arrays = read_arrays(path, "features saved by this package")
     try:
-        about = told_in(arrays.pop("about"), "the records of its images")
+        about = parse_json_bytes(arrays.pop("about"), "the records of its images")
         features = FeatureSet(
             _read_dataset(about),
             [_read_record(**entry) for entry in about["features"]],
@@ -133,7 +133,7 @@ def load_features(path: str | Path) -> FeatureSet:
         )
         check_views(features.views)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        reason = str(error) if isinstance(error, InputError) else shown(repr(error))
+        reason = str(error) if isinstance(error, InputError) else shorten(repr(error))
         raise InputError(f"{path}: not features saved by this package: {reason}") from error
     if not features.images:
         raise InputError(f"{path}: no features of images in it")
@@ -166,7 +166,7 @@ def _read_record(
     **words: str,
 ) -> Record:
     for number in (pid, camera):
-        if abs(_require_type(int, number)) > MOST_LABEL:
+        if abs(_require_type(int, number)) > MAX_LABEL:
             raise ValueError(f"{number} is no label")
     return Record(
         _require_type(str, path),
@@ -186,7 +186,7 @@ def _read_texts(values: Mapping[str, str]) -> dict[str, str]:
 
 def _require_type(kind: type[T], value: Any) -> T:
     if type(value) is not kind:
-        raise TypeError(f"{shown(repr(value))} where a {kind.__name__} should be")
+        raise TypeError(f"{shorten(repr(value))} where a {kind.__name__} should be")
     return value
 
 

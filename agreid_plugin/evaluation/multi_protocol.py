@@ -108,7 +108,7 @@ def select_query_gallery(features: FeatureSet, protocol: Protocol) -> tuple[np.n
 
 def caption_meta(records: Iterable[Record]) -> Meta:
     """Return identities and the rest of all captions of some records, one record after the other."""
-    return Meta.of(record for record in records for _ in record.captions)
+    return Meta.collect(record for record in records for _ in record.captions)
 
 
 def _covered_tasks(features: FeatureSet) -> list[Task]:

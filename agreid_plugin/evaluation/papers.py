@@ -30,7 +30,7 @@ from typing import Any
 from tabulate import tabulate
 
 from agreid_plugin.data.check import published_figures
-from agreid_plugin.data.files import existing, read_yaml, shown
+from agreid_plugin.data.files import read_yaml, require_existing, shorten
 from agreid_plugin.data.protocols import protocol as known_protocol
 from agreid_plugin.errors import InputError, did_you_mean, error_context, unknown
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, check_views, format_views
@@ -96,14 +96,14 @@ def load_paper(path: str | Path) -> Paper:
     Raises:
         InputError: the file is missing, damaged, or names a protocol that does not exist.
     """
-    path = existing(path)
+    path = require_existing(path)
     path = path / FILE_NAME if path.is_dir() else path
     try:
         return _paper(path, cites=True)
     except InputError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not in the format of a paper's numbers: {shown(repr(error))}") from error
+        raise InputError(f"{path}: not in the format of a paper's numbers: {shorten(repr(error))}") from error
 
 
 def _paper(path: Path, cites: bool) -> Paper:
@@ -148,7 +148,7 @@ def _cited_rows(path: Path, content: Mapping[str, Any]) -> tuple[Published, ...]
     """Return the method's rows in other papers' tables."""
     found = []
     for project in content["cited_in"]:
-        other = _paper(existing(path.absolute().parent.parent / project / FILE_NAME), cites=False)
+        other = _paper(require_existing(path.absolute().parent.parent / project / FILE_NAME), cites=False)
         rows = [row for row in other.rows if row.method == content["method"]]
         if not rows:
             methods = sorted({row.method for row in other.rows})
@@ -203,7 +203,7 @@ def _read_table(where: str, table: Any) -> Iterable[Published]:
         raise InputError(f"{where}: two columns have the same name; name them apart, as CARGO ALL and CP2108 ALL")
     changes = _read_exceptions(where, table, printed)
     for method, values in table["rows"].items():
-        _check_values(f"{where}: row {shown(str(method))}", values, sum(len(column["metrics"]) for column in columns))
+        _check_values(f"{where}: row {shorten(str(method))}", values, sum(len(column["metrics"]) for column in columns))
         rest = list(values)
         for column in columns:
             numbers = {name: rest.pop(0) for name in column["metrics"]}
@@ -267,7 +267,7 @@ def check_mapping(where: str, given: Any, keys: Sequence[str], needed: Sequence[
         raise InputError(f"{where}: expected keys with values, found a {type(given).__name__}")
     for key in given:
         if key not in keys:
-            raise unknown(f"{where}: key", shown(str(key)), keys)
+            raise unknown(f"{where}: key", shorten(str(key)), keys)
     for key in needed:
         if key not in given:
             raise InputError(f"{where}: no {key}")

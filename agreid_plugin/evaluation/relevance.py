@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agreid_plugin.data.protocols import Meta, Protocol, hidden_mask
-from agreid_plugin.data.protocols.selection import why_unmatched
+from agreid_plugin.data.protocols.selection import explain_unmatched
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.ranking import count_within
 from agreid_plugin.evaluation.validation import check_lengths
@@ -48,7 +48,7 @@ class Matches:
         self.skipped = dict(Counter(reasons))
 
     def _why(self, row: int) -> str:
-        return why_unmatched(self.protocol, self.query[[row]], self.gallery[self.same_person(row)])
+        return explain_unmatched(self.protocol, self.query[[row]], self.gallery[self.same_person(row)])
 
     def require(self, shape: tuple[int, int]) -> None:
         """Refuse distances of another shape, and queries of which none has a match."""

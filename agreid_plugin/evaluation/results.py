@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from agreid_plugin.data.atomic_write import told_unwritten, whole_file
-from agreid_plugin.data.files import MOST_LABEL, existing, read_arrays, read_json, shown
+from agreid_plugin.data.atomic_write import atomic_write, write_error_context
+from agreid_plugin.data.files import MAX_LABEL, read_arrays, read_json, require_existing, shorten
 from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.evaluation.confidence import require_comparable
 from agreid_plugin.evaluation.metrics import NUMBERS, Metrics, PerQuery, check_views, compute_means, format_views
@@ -57,9 +57,9 @@ def save_results(path: str | Path, metrics: Iterable[Metrics]) -> None:
     }
     # Both are written before either takes its name, so that a full disk leaves the files of the run before.
     with (
-        told_unwritten(path),
-        whole_file(path) as numbers,
-        whole_file(_queries_file(path)) as queries,
+        write_error_context(path),
+        atomic_write(path) as numbers,
+        atomic_write(_queries_file(path)) as queries,
         queries.open("wb") as file,
     ):
         numbers.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -84,7 +84,7 @@ def load_results(path: str | Path) -> dict[str, dict[str, Metrics]]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"{path}: not results of this package: {shown(repr(error))}") from error
+        raise InputError(f"{path}: not results of this package: {shorten(repr(error))}") from error
 
 
 def format_table(metrics: Iterable[Metrics]) -> str:
@@ -178,7 +178,7 @@ def _check_entry(values: Mapping[str, Any], entry: Mapping[str, Any]) -> None:
     counts = [entry["queries"], entry["gallery"], entry.get("unreadable", 0), *entry["skipped"].values()]
     if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
         raise TypeError("a metric is not a finite number")
-    if not all(type(count) is int and 0 <= count <= MOST_LABEL for count in counts):
+    if not all(type(count) is int and 0 <= count <= MAX_LABEL for count in counts):
         raise TypeError("a count is not a whole number")
     if not all(isinstance(entry[detail], str) for detail in ("source", "distance", "views", "fingerprint")):
         raise TypeError("a text is not a string")
@@ -221,7 +221,7 @@ def read_run_card(run: str | Path) -> dict[str, Any]:
 
 def find_run_card(run: str | Path) -> dict[str, Any] | None:
     """Return the card of a run, None if there is none."""
-    path = existing(run)
+    path = require_existing(run)
     path = (path if path.is_dir() else path.parent) / RUN_CARD_FILE
     if not path.is_file():
         return None
@@ -229,5 +229,5 @@ def find_run_card(run: str | Path) -> dict[str, Any] | None:
     for key, kind in CARD_KINDS.items():
         value = card.get(key, kind() if key not in CARD_REQUIRED else None)
         if not isinstance(value, kind):
-            raise InputError(f"{path}: damaged: {key} is {shown(repr(value))}, expected a {kind.__name__}")
+            raise InputError(f"{path}: damaged: {key} is {shorten(repr(value))}, expected a {kind.__name__}")
     return card

@@ -53,8 +53,8 @@ def evaluate(
         >>> import numpy as np
         >>> from agreid_plugin.data.protocols import Meta, protocol
         >>> from agreid_plugin.types import Record, View
-        >>> query = Meta.of([Record("q.jpg", pid=1, camera=1, view=View.AERIAL)])
-        >>> gallery = Meta.of(
+        >>> query = Meta.collect([Record("q.jpg", pid=1, camera=1, view=View.AERIAL)])
+        >>> gallery = Meta.collect(
         ...     [
         ...         Record("a.jpg", pid=1, camera=1, view=View.AERIAL),
         ...         Record("b.jpg", pid=2, camera=6, view=View.GROUND),

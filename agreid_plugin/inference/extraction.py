@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from agreid_plugin.data.atomic_write import told_unwritten, whole_file
-from agreid_plugin.data.bad_images import listed
-from agreid_plugin.data.files import read_arrays, told_in
+from agreid_plugin.data.atomic_write import atomic_write, write_error_context
+from agreid_plugin.data.bad_images import describe_images
+from agreid_plugin.data.files import parse_json_bytes, read_arrays
 from agreid_plugin.errors import InputError
 from agreid_plugin.inference.evaluation_sets import as_picture
 from agreid_plugin.inference.extractor import Extractor, format_frames
@@ -59,7 +59,7 @@ class Extraction:
         if self._guessed:
             say(f"the views of {self._guessed} images are what the model takes them for")
         if self._bad:
-            say(f"left out: {listed(self._bad)}")
+            say(f"left out: {describe_images(self._bad)}")
         if self._frames:
             say(format_frames(self._frames, sum(map(len, self._parts))))
 
@@ -104,7 +104,7 @@ def extract(extraction: Extraction, path: Path, say: Tell) -> tuple[int, int]:
         say: called with lines that somebody should read.
     """
     parts = path.with_name(f"{path.name}{PARTS}")
-    with told_unwritten(parts):
+    with write_error_context(parts):
         parts.mkdir(exist_ok=True)
     lock = WriterLock(parts)
     try:
@@ -127,7 +127,7 @@ def _join(chunks: Callable[[], Iterator[VectorChunk]], path: Path, extractor: Ex
     if not sizes:
         raise InputError(f"{path} would be empty: no image could be read")
     about = {"maker": extractor.maker, "normalized": extractor.normalize}
-    with told_unwritten(path), whole_file(path) as draft:
+    with write_error_context(path), atomic_write(path) as draft:
         write_features(draft, path.suffix, chunks, about)
     return sizes
 
@@ -138,7 +138,7 @@ def _kept(parts: Path, chunk: Chunk) -> Path:
     if not path.exists():
         made = chunk.vectors()
         fields = np.frombuffer(json.dumps([entry.fields for entry in made.entries]).encode(), dtype=np.uint8)
-        with told_unwritten(path), whole_file(path) as draft, draft.open("wb") as file:
+        with write_error_context(path), atomic_write(path) as draft, draft.open("wb") as file:
             np.savez(file, features=made.vectors, fields=fields)
     return path
 
@@ -147,7 +147,7 @@ def _chunks(files: Sequence[Path]) -> Iterator[VectorChunk]:
     """Give the chunks that have images."""
     for path in files:
         arrays = read_arrays(path, "a part of features: remove it")
-        entries = [Entry.from_fields(values) for values in told_in(arrays["fields"], path)]
+        entries = [Entry.from_fields(values) for values in parse_json_bytes(arrays["fields"], path)]
         if entries:
             yield VectorChunk(entries, arrays["features"])
 

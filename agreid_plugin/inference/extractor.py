@@ -21,9 +21,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from agreid_plugin.data.bad_images import SKIP, listed, name_some
+from agreid_plugin.data.bad_images import SKIP_HINT, describe_images, name_first
 from agreid_plugin.data.captions import clean
-from agreid_plugin.data.images import Picture, pictures
+from agreid_plugin.data.images import Picture, iter_pictures
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.validation import as_features
 from agreid_plugin.host import host_of, load_host
@@ -246,7 +246,7 @@ class Extractor:
             order: as of a call.
             skip_bad_images: leave out images that cannot be read, and name them in `bad`, instead of refusing them.
         """
-        return self.of_pictures(pictures(images, views, order), skip_bad_images)
+        return self.of_pictures(iter_pictures(images, views, order), skip_bad_images)
 
     def of_pictures(self, found: Iterable[Picture], skip_bad_images: bool = False) -> Iterator[Extracted]:
         """Give the features of pictures; see `stream`."""
@@ -319,7 +319,7 @@ class Extractor:
         kept = [place for place, each in enumerate(pixels) if each is not None]
         bad = tuple(part[place].path or IN_MEMORY for place, each in enumerate(pixels) if each is None)
         if bad and not skip_bad_images:
-            raise InputError(f"{listed(bad)}: replace or remove, or {SKIP}")
+            raise InputError(f"{describe_images(bad)}: replace or remove, or {SKIP_HINT}")
         if not kept:
             return Extracted(np.empty((0, 0), np.float32), (), (), (), bad)
         good = [part[place] for place in kept]
@@ -347,7 +347,7 @@ def cleaned(sentence: str) -> str:
 
 def format_frames(paths: Sequence[str], images: int) -> str:
     """Say which of so many images look like a camera's frames, and what to do."""
-    return f"{LIKE_FRAMES}: {len(paths):,} of {images:,} images, {name_some(paths)}; {CUT_OUT}"
+    return f"{LIKE_FRAMES}: {len(paths):,} of {images:,} images, {name_first(paths)}; {CUT_OUT}"
 
 
 def batch_of(part: Sequence[Picture], pixels: Sequence[Tensor]) -> Batch:

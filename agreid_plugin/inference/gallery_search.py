@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from agreid_plugin.data.bad_images import listed
-from agreid_plugin.data.files import existing, list_images
-from agreid_plugin.data.images import pictures
+from agreid_plugin.data.bad_images import describe_images
+from agreid_plugin.data.files import list_images, require_existing
+from agreid_plugin.data.images import iter_pictures
 from agreid_plugin.errors import InputError
 from agreid_plugin.inference.extractor import CUT_OUT, LIKE_FRAMES, Extractor, cleaned, format_frames
 from agreid_plugin.nn.clip import Tokenizer
@@ -60,10 +60,10 @@ def image_queries(extractor: Extractor, images: Sequence[str], view: str | None 
 
     Where the model goes by given views and none is, each query notes the view that it is taken for.
     """
-    paths = [picture.path for picture in pictures([existing(image) for image in images])]
+    paths = [picture.path for picture in iter_pictures([require_existing(image) for image in images])]
     parts = list(extractor.stream(paths, view, skip_bad_images=True))
     if bad := [path for part in parts for path in part.bad]:
-        raise InputError(f"{listed(bad)}: name other images to look for")
+        raise InputError(f"{describe_images(bad)}: name other images to look for")
     vectors = np.concatenate([part.features for part in parts])
     method = extractor.model.method
     guessed = view is None and method is not None and method.view_source == "given"
@@ -145,9 +145,9 @@ def gallery_of(
     """
     paths, bad = separate(((path, path) for path in _images(folder)), skip_bad_images)
     if not paths:
-        raise InputError(f"{listed(bad, BAD_NAMES)}: no other image is in the gallery")
+        raise InputError(f"{describe_images(bad, BAD_NAMES)}: no other image is in the gallery")
     if bad:
-        say(f"left out: {listed(bad, BAD_NAMES)}")
+        say(f"left out: {describe_images(bad, BAD_NAMES)}")
     store = FeatureCache(cache, extractor.maker if cache else "")
     if store.outdated:
         say(f"{cache} is of other weights or another configuration: made anew")
@@ -177,15 +177,15 @@ def _fill(store: FeatureCache, extractor: Extractor, paths: Sequence[str], skip_
     finally:
         store.save()
     if len(bad) == len(paths):
-        raise InputError(f"{listed(bad)}: no other image is in the gallery")
+        raise InputError(f"{describe_images(bad)}: no other image is in the gallery")
     if bad:
-        say(f"left out: {listed(bad)}")
+        say(f"left out: {describe_images(bad)}")
     if frames:
         say(format_frames(frames, len(paths)))
 
 
 def _images(folder: str) -> list[str]:
-    place = existing(folder)
+    place = require_existing(folder)
     paths = [str(path) for path in list_images(place)] if place.is_dir() else []
     if not paths:
         raise InputError(f"{place} {'has no images in it' if place.is_dir() else 'is no folder'}: name one of images")

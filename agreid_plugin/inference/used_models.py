@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.atomic_write import atomic_write
 
 KEPT = 200  # models, the last used ones
 
@@ -40,7 +40,7 @@ def remember(maker: str, config: str | Path, weights: str | Path | None, overrid
     kept = {**dict(list(known.items())[1 - KEPT :]), maker: asdict(model)}
     with suppress(OSError):
         _file().parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(_file()) as draft:
+        with atomic_write(_file()) as draft:
             draft.write_text(json.dumps(kept, indent=1), encoding="utf-8")
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from agreid_plugin.data.atomic_write import told_unwritten, whole_file
-from agreid_plugin.data.files import read_arrays, shown, told_in
+from agreid_plugin.data.atomic_write import atomic_write, write_error_context
+from agreid_plugin.data.files import parse_json_bytes, read_arrays, shorten
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.validation import as_features
 from agreid_plugin.retrieval.index.entries import Entry, VectorChunk
@@ -82,13 +82,13 @@ class FeatureCache:
             "features": np.array([self._known[stamp][0] for stamp in kept], dtype=np.float32),
             "views": np.array([self._known[stamp][1] for stamp in kept], dtype=np.int8),
         }
-        with told_unwritten(self.path), whole_file(self.path) as draft, draft.open("wb") as file:
+        with write_error_context(self.path), atomic_write(self.path) as draft, draft.open("wb") as file:
             np.savez(file, **arrays)
 
     def _read(self, path: Path) -> None:
         try:
             arrays = read_arrays(path, "a cache")
-            about = told_in(arrays["about"], path)
+            about = parse_json_bytes(arrays["about"], path)
             features, views = arrays["features"], arrays["views"].tolist()
             features = as_features(features, "gallery").numpy() if len(features) else features
             if about["kind"] != KIND:
@@ -106,8 +106,8 @@ class FeatureCache:
 def _reason(error: Exception, path: Path) -> str:
     """Return what is wrong with a file, in a few words that do not name it again."""
     if isinstance(error, KeyError):
-        return f"it has no {shown(str(error))}"
-    return shown(first_line(error).removeprefix(f"{path}: "))
+        return f"it has no {shorten(str(error))}"
+    return shorten(first_line(error).removeprefix(f"{path}: "))
 
 
 def stamp_file(path: str) -> FileStamp:

@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from agreid_plugin.data.datasets.custom import VIEW_WORDS
-from agreid_plugin.data.files import existing, shown, told_in
+from agreid_plugin.data.files import parse_json_bytes, require_existing, shorten
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.evaluation.features import load_features
 from agreid_plugin.retrieval.index.entries import Entry, VectorChunk
@@ -86,7 +86,7 @@ def read_features(path: str | Path) -> tuple[str, Iterator[VectorChunk]]:
         >>> maker, [(entry.path, entry.camera) for entry in again.entries], again.vectors.tolist()
         ('a model', [('a.jpg', 3), ('b.jpg', -1)], [[1.0, 0.0], [0.0, 1.0]])
     """
-    path = existing(path)
+    path = require_existing(path)
     check_ending(path)
     if path.suffix.lower() == ".parquet":
         return read_parquet(path)
@@ -133,7 +133,7 @@ def readable_errors(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # zip, zlib, numpy and arrow raise a dozen kinds, depending on where it is broken
-        raise InputError(f"{path}: not features of 'fastreid extract': {shown(first_line(error))}") from error
+        raise InputError(f"{path}: not features of 'fastreid extract': {shorten(first_line(error))}") from error
 
 
 def write_npz(path: Path, chunks: Callable[[], Iterator[VectorChunk]], about: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ def write_npz(path: Path, chunks: Callable[[], Iterator[VectorChunk]], about: di
 def read_npz(path: Path) -> tuple[str, Iterator[VectorChunk]]:
     """Return the model's fingerprint, and the chunks; see `read_features`."""
     with readable_errors(path), zipfile.ZipFile(path) as archive, archive.open("about.npy") as file:
-        maker = read_maker(path, told_in(np.lib.format.read_array(file, allow_pickle=False), path))
+        maker = read_maker(path, parse_json_bytes(np.lib.format.read_array(file, allow_pickle=False), path))
     return maker, _npz_chunks(path)
 
 

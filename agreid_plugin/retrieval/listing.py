@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from agreid_plugin.data.bad_images import SKIP, listed
+from agreid_plugin.data.bad_images import SKIP_HINT, describe_images
 from agreid_plugin.data.datasets import load
-from agreid_plugin.data.datasets.custom import platform_in, view_named
-from agreid_plugin.data.files import existing, list_images, read_csv, refuse_leaving, shown
+from agreid_plugin.data.datasets.custom import parse_platform, parse_view
+from agreid_plugin.data.files import list_images, read_csv, refuse_outside, require_existing, shorten
 from agreid_plugin.errors import InputError, error_context
 from agreid_plugin.retrieval.index.entries import Entry, is_valid_path, parse_time
 from agreid_plugin.types import UNKNOWN, Record
@@ -41,7 +41,7 @@ def list_gallery(
     Raises:
         InputError: there is none, the table is not right, or a path cannot be kept.
     """
-    place = existing(images)
+    place = require_existing(images)
     if dataset:
         records = _load_records(dataset, place, splits)
         kept, bad = separate(((record.path, record) for record in records), skip_bad_images)
@@ -70,7 +70,7 @@ def separate(found: Iterable[tuple[str, Item]], skip_bad_images: bool) -> tuple[
         else:
             bad.append(path)
     if bad and not skip_bad_images:
-        raise InputError(f"{listed(bad, BAD_NAMES)}: rename, or {SKIP}")
+        raise InputError(f"{describe_images(bad, BAD_NAMES)}: rename, or {SKIP_HINT}")
     return good, bad
 
 
@@ -99,7 +99,7 @@ def _list_table(table: Path, skip_bad_images: bool) -> tuple[list[Entry], list[s
     entries = [_row_entry(where, table.parent, values, timed) for where, values in kept]
     missing = [entry.path for entry in entries if not os.path.isfile(entry.path)]
     if missing:
-        raise InputError(f"{table}: {len(missing)} of its {len(rows)} images do not exist, first {shown(missing[0])}")
+        raise InputError(f"{table}: {len(missing)} of its {len(rows)} images do not exist, first {shorten(missing[0])}")
     return list({entry.path: entry for entry in entries}.values()), bad
 
 
@@ -120,16 +120,16 @@ def _row_entry(where: str, folder: Path, values: dict[str, str], timed: bool) ->
     texts = {name: values.get(name, "") for name in COLUMNS}
     path, view = texts["path"], texts["view"]
     if not os.path.isabs(path):
-        refuse_leaving(where, [path], "write such a path in full")
+        refuse_outside(where, [path], "write such a path in full")
     others = {name: text for name, text in values.items() if text and not name.startswith(CAPTION)}
     columns = COLUMNS if timed else COLUMNS[:-1]
     with error_context(where):
         return Entry(
             path=str(folder / path),
-            view=view_named(view) if view else None,
+            view=parse_view(view) if view else None,
             camera=_parse_number(texts["camera"], "camera"),
             pid=_parse_number(texts["pid"], "pid"),
-            platform=texts["platform"] or platform_in(view),
+            platform=texts["platform"] or parse_platform(view),
             time=parse_time(texts["time"]) if timed and texts["time"] else None,
             tags={name: text for name, text in others.items() if name not in columns},
         )
@@ -139,5 +139,5 @@ def _parse_number(text: str, column: str) -> int:
     if not text:
         return UNKNOWN
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise InputError(f"{column} {shown(text)!r} is no number: keep names in another column, as a tag")
+        raise InputError(f"{column} {shorten(text)!r} is no number: keep names in another column, as a tag")
     return int(text)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from PIL import Image
 from tqdm import tqdm
 
-from agreid_plugin.data.files import existing
+from agreid_plugin.data.files import require_existing
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
@@ -62,7 +62,7 @@ def report_page(
         seed: of random choices.
         notify: called with a line for each part that is left out.
     """
-    folder = existing(run)
+    folder = require_existing(run)
     config, checkpoint = _find_newest(folder, CONFIGS), weights or _find_newest(folder, WEIGHTS)
     if config is None or not (checkpoint or any(next(folder.glob(name), None) for name in RUN_FILES)):
         raise InputError(

@@ -9,7 +9,7 @@ from agreid_plugin.data.attributes import (
     QUT_GROUPS,
     AttributeSchema,
     choose,
-    expanded,
+    expand_kinds,
 )
 from agreid_plugin.data.datasets.ag_reid import read_qut_mat
 from agreid_plugin.errors import InputError
@@ -140,7 +140,7 @@ def damaged(path, change) -> str:
         (lambda halves: halves.update(test=3), "qut_attribute.test is no struct"),
         (
             lambda halves: [half.update(zeros_and_ones(half)) for half in halves.values()],
-            "no field says yes of anybody; write 1 for no and 2 for yes",
+            "no field says yes for any identity; write 1 for no and 2 for yes",
         ),
     ],
 )
@@ -164,4 +164,4 @@ def test_attributes_are_chosen_by_name_and_kind():
 
 
 def test_an_attribute_called_like_a_kind_stays_itself():
-    assert expanded(["appearance", "hair", "hair"], ["appearance"]) == ("appearance", "hair")
+    assert expand_kinds(["appearance", "hair", "hair"], ["appearance"]) == ("appearance", "hair")

@@ -171,7 +171,7 @@ def test_a_crop_is_the_rectangle_enlarged(size, ratio):
     image = torch.rand(3, *size, generator=seeded()) * 255
     for seed in range(4):
         by_width = 1 / ratio[1], 1 / ratio[0]  # the ratio of a crop is width by height, that of a rectangle the other
-        top, left, rows, columns = pool._rectangle(*size, (0.9, 1.0), by_width, seeded(seed))
+        top, left, rows, columns = pool._draw_rectangle(*size, (0.9, 1.0), by_width, seeded(seed))
         expected = slow_enlarged(image[:, top : top + rows, left : left + columns], *size)
         torch.testing.assert_close(OPERATIONS["crop"](image, seeded(seed), ratio=ratio), expected, rtol=0, atol=1e-3)
 
@@ -179,12 +179,12 @@ def test_a_crop_is_the_rectangle_enlarged(size, ratio):
 def test_rectangles_by_hand():
     # A fifth of 100 x 100 pixels, four times as high as wide: sqrt(2000 * 4) = 89 rows and sqrt(2000 / 4) = 22 columns.
     generator = seeded()
-    found = [pool._rectangle(100, 100, (0.2, 0.2), (4.0, 4.0), generator) for _ in range(400)]
+    found = [pool._draw_rectangle(100, 100, (0.2, 0.2), (4.0, 4.0), generator) for _ in range(400)]
     assert {(rows, columns) for _, _, rows, columns in found} == {(89, 22)}
     assert {top for top, *_ in found} == set(range(12))
     assert {left for _, left, *_ in found} > {0, 78}
     assert max(left for _, left, *_ in found) == 78
-    assert pool._rectangle(100, 100, (0.9, 0.9), (4.0, 4.0), generator) is None
+    assert pool._draw_rectangle(100, 100, (0.9, 0.9), (4.0, 4.0), generator) is None
 
 
 def test_crops_of_square_images_keep_nine_tenths():

@@ -9,9 +9,9 @@ from PIL import Image
 from processes import in_processes
 from torch.utils.data import DataLoader, Dataset
 
-from agreid_plugin.data.bad_images import LIST, BadImages, Labels, tell_bad_images
+from agreid_plugin.data.bad_images import LIST_FILE, BadImages, Labels, log_bad_images
 from agreid_plugin.data.images import ImageInputError, read_image
-from agreid_plugin.data.workers import crashes_named, told_crash
+from agreid_plugin.data.workers import describe_crash, name_worker_crashes
 from agreid_plugin.errors import InputError
 
 PIDS, VIEWS = (7, 7, 7, 7, 8, 8), (0, 1, 0, 0, 0, 1)
@@ -20,12 +20,12 @@ PIDS, VIEWS = (7, 7, 7, 7, 8, 8), (0, 1, 0, 0, 0, 1)
 class Pictures(Dataset):
     """Six pictures of two people; an item tells which picture was read."""
 
-    def __init__(self, folder, policy: str = "error", anybody: bool = False):
+    def __init__(self, folder, policy: str = "error", any_identity: bool = False):
         self.paths = [folder / f"{place}.png" for place in range(len(PIDS))]
         for place, path in enumerate(self.paths):
             if not path.exists():
                 Image.new("RGB", (8, 8), (place, 0, 0)).save(path)
-        self.bad_images = BadImages(len(self), self._labels, policy, anybody)
+        self.bad_images = BadImages(len(self), self._labels, policy, any_identity)
 
     def _labels(self, index: int) -> Labels:
         return Labels(str(self.paths[index]), PIDS[index], VIEWS[index])
@@ -89,7 +89,7 @@ def test_nobody_else_stands_in_but_where_nothing_is_made_of_it(folder):
     pictures = Pictures(folder, "skip")
     with pytest.raises(InputError, match=r"5\.png cannot be read, nor any that could stand in for it \(identity 8\)"):
         pictures[5]
-    assert Pictures(folder, "skip", anybody=True)[5] == 0
+    assert Pictures(folder, "skip", any_identity=True)[5] == 0
 
 
 def test_a_file_that_is_gone_is_passed_over_too(folder):
@@ -100,13 +100,13 @@ def test_a_file_that_is_gone_is_passed_over_too(folder):
 
 def test_the_list_grows_and_names_each_once(tmp_path, caplog):
     logger = logging.getLogger("list")
-    tell_bad_images(tmp_path, [], "training", logger)
+    log_bad_images(tmp_path, [], "training", logger)
     assert not list(tmp_path.iterdir())
-    tell_bad_images(tmp_path, ["b.png", "a\n\udcff.png"], "training", logger)
+    log_bad_images(tmp_path, ["b.png", "a\n\udcff.png"], "training", logger)
     assert caplog.messages[-1].startswith(r"unreadable training images, passed over: 2, first a\n\udcff.png; ")
-    tell_bad_images(tmp_path, ["b.png", "c.png"], "CARGO test", logger)
-    assert (tmp_path / LIST).read_text() == "a\\n\\udcff.png\nb.png\nc.png\n"
-    listed = tmp_path / LIST
+    log_bad_images(tmp_path, ["b.png", "c.png"], "CARGO test", logger)
+    assert (tmp_path / LIST_FILE).read_text() == "a\\n\\udcff.png\nb.png\nc.png\n"
+    listed = tmp_path / LIST_FILE
     assert caplog.messages[-1] == f"unreadable CARGO test images, passed over: 2, first b.png; all are in {listed}"
 
 
@@ -119,17 +119,17 @@ def test_a_worker_that_dies_names_its_file(folder, workers):
 
 
 def _read_all(pictures: Pictures, workers: int) -> str:
-    with crashes_named():
+    with name_worker_crashes():
         return str(list(DataLoader(pictures, batch_size=2, num_workers=workers)))
 
 
 def test_what_is_no_death_of_a_worker_stays_as_it_is():
-    assert told_crash(RuntimeError("boom")) is None
-    with pytest.raises(RuntimeError, match="boom"), crashes_named():
+    assert describe_crash(RuntimeError("boom")) is None
+    with pytest.raises(RuntimeError, match="boom"), name_worker_crashes():
         raise RuntimeError("boom")
     (told,) = in_processes(1, _told, grouped=False)
     assert told == "a data worker (pid 1, 2) died: exited with 3; it had not taken up a file yet"
 
 
 def _told() -> str:
-    return str(told_crash(RuntimeError("DataLoader worker (pid(s) 1, 2) exited with 3")))
+    return str(describe_crash(RuntimeError("DataLoader worker (pid(s) 1, 2) exited with 3")))

@@ -8,11 +8,11 @@ from PIL import Image
 from agreid_plugin.data.captions import (
     CaptionAugmentation,
     CaptionReader,
-    back_translations,
-    captions_of,
     clean,
     delete_words,
-    pairs,
+    list_captions,
+    load_back_translations,
+    split_captions,
 )
 from agreid_plugin.data.datasets import load
 from agreid_plugin.errors import InputError
@@ -105,24 +105,24 @@ def test_back_translations_are_read_from_the_annotations(tmp_path):
     ]
     dataset = load("TAG-PEDES", make_set(tmp_path, entries))
     first = dataset.records[0].path
-    assert back_translations(dataset) == {(first, "one"): "uno", (first, "two"): "due"}
+    assert load_back_translations(dataset) == {(first, "one"): "uno", (first, "two"): "due"}
 
 
 def test_as_many_back_translations_as_captions(tmp_path):
     dataset = load("TAG-PEDES", make_set(tmp_path, [{"captions": ["one", "two"], "captions_bt": ["uno"]}]))
     with pytest.raises(InputError, match=r"train_reid.json: entry 1: 1 captions_bt for 2 captions: one each, or none"):
-        back_translations(dataset)
+        load_back_translations(dataset)
 
 
 RECORDS = [Record("a", 1, captions=("Red.", "Blue.")), Record("b", 2), Record("c", 1, 3, captions=("Green.",))]
 
 
 def test_captions_stand_in_a_row():
-    assert captions_of(RECORDS) == ["Red.", "Blue.", "Green."]
+    assert list_captions(RECORDS) == ["Red.", "Blue.", "Green."]
 
 
 def test_every_caption_has_its_record():
-    found = list(pairs(RECORDS))
+    found = list(split_captions(RECORDS))
     assert [(each.path, *each.captions) for each in found] == [("a", "Red."), ("a", "Blue."), ("c", "Green.")]
     assert found[2] == RECORDS[2]
 

@@ -187,7 +187,7 @@ def test_cp2108_attributes_of_the_image(tmp_path):
     assert by_name["5_24_0_1_0002.jpg"] == {"Pose": "Riding", "Glasses": "No"}  # its own, the only one of identity 5
     assert by_name["5_2_1_1_0001.jpg"] == by_name["5_24_0_1_0002.jpg"]
     assert by_name["6_3_1_1_0001.jpg"] == {}
-    assert "4 images have no attributes of their own view and time: their identity's are taken" in cp.notes
+    assert "4 images have no attributes of their view and time: their identity's are used" in cp.notes
 
 
 @pytest.mark.parametrize("level", ["identity", "image"])

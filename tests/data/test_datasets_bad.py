@@ -120,11 +120,11 @@ def test_cp2108_empty_list_and_missing_image(tmp_path):
         (
             "attributes_labeled_qwen.json",
             {"1_0_1": {"Pose": None}},
-            ["""identity 1, entry 1_0_1: 'Pose' is None, expected text; write "Unknown" if nobody knows"""],
+            ["""identity 1, entry 1_0_1: 'Pose' is None, expected text; write "Unknown" if it is not known"""],
         ),
         ("attr_translation_idx.json", {"Pose": ["Riding"]}, ["'Pose': expected attribute -> value -> index"]),
         ("attr_translation_idx.json", {"Pose": {"Riding": "0"}}, ["'Pose': expected attribute -> value -> index"]),
-        ("attr_translation_idx.json", {"Pose": {"Riding": 0, "Walking": 0}}, ["each index a number of its own"]),
+        ("attr_translation_idx.json", {"Pose": {"Riding": 0, "Walking": 0}}, ["no index twice"]),
         ("attribute_captions_doubao.json", {"1_0_1": 3}, ["'1_0_1' is a int, expected a str"]),
     ],
 )

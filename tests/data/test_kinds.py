@@ -3,7 +3,7 @@ import pytest
 
 from agreid_plugin.data.datasets import Dataset, Kinds
 from agreid_plugin.data.protocols import Meta, Protocol, select
-from agreid_plugin.data.protocols.parser import FILTERS, passes, property_of
+from agreid_plugin.data.protocols.parser import FILTERS, get_property, passes
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, Record, View
 
@@ -50,7 +50,8 @@ def random_records(seed: int, count: int = 300) -> list[Record]:
 def test_images_that_a_filter_tells_apart_are_of_two_kinds(name):
     first = {each: values[1] for each, values in VALUES.items()}
     records = [make_record(n, {**first, name: value}, pid=1) for n, value in enumerate(VALUES[name])]
-    assert [property_of(record, name) for record in Kinds(records).examples] == [property_of(r, name) for r in records]
+    found = [get_property(record, name) for record in Kinds(records).examples]
+    assert found == [get_property(record, name) for record in records]
 
 
 def test_people_are_of_one_kind():
@@ -66,7 +67,7 @@ def test_a_selection_is_that_of_a_plain_loop(seed, kind):
     dataset = Dataset("MINE", "", tuple(records))
     for _ in range(20):
         names = rng.choice(FILTERS, 2)
-        wanted = [{name: tuple(property_of(r, name) for r in rng.choice(records, 2))} for name in names]
+        wanted = [{name: tuple(get_property(r, name) for r in rng.choice(records, 2))} for name in names]
         restrict = str(rng.choice(["", "query_in_gallery"]))
         protocol = Protocol("MINE", "any", *wanted, restrict=restrict, kind=kind, source="a test")
         splits = ("query", "gallery") if kind == "image" else ("test", "test")
@@ -85,5 +86,5 @@ def test_a_selection_is_that_of_a_plain_loop(seed, kind):
         found = select(protocol, dataset)
         assert (found.query, found.gallery) == (query, gallery)
         for meta, side in ((found.query_meta, query), (found.gallery_meta, gallery)):
-            for name, column in vars(Meta.of(side)).items():
+            for name, column in vars(Meta.collect(side)).items():
                 np.testing.assert_array_equal(getattr(meta, name), column)

@@ -6,11 +6,11 @@ import pytest
 
 from agreid_plugin.data.attributes import (
     AttributeSchema,
+    build_schema,
     check_labels,
-    from_rows,
-    of_datasets,
     require_described,
-    to_rows,
+    schema_from_rows,
+    schema_to_rows,
 )
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.errors import InputError
@@ -28,8 +28,8 @@ def dataset(name="A", groups=None, **kwargs) -> Dataset:
 
 def test_rows_are_read_as_they_are_written():
     schema = AttributeSchema({"hat": HAT, "age": ("young",)})
-    assert to_rows(schema) == [["hat", ["no", "yes"]], ["age", ["young"]]]
-    assert from_rows(to_rows(schema)) == schema
+    assert schema_to_rows(schema) == [["hat", ["no", "yes"]], ["age", ["young"]]]
+    assert schema_from_rows(schema_to_rows(schema)) == schema
 
 
 @pytest.mark.parametrize(
@@ -44,28 +44,28 @@ def test_rows_are_read_as_they_are_written():
 )
 def test_rows_that_are_none(rows, words):
     with pytest.raises(InputError) as error:
-        from_rows(rows)
+        schema_from_rows(rows)
     assert str(error.value) == words
 
 
 def test_several_sets_have_the_attributes_of_all():
     first, second = dataset(groups={"hat": HAT}), dataset("B", {"age": ("old", "young"), "hat": HAT})
-    assert of_datasets([first, second]).groups == {"hat": HAT, "age": ("old", "young")}
-    assert of_datasets([first, second], ["age"]).groups == {"age": ("old", "young")}
-    assert of_datasets([Dataset("C", "", (DOG,))]) is None
+    assert build_schema([first, second]).groups == {"hat": HAT, "age": ("old", "young")}
+    assert build_schema([first, second], ["age"]).groups == {"age": ("old", "young")}
+    assert build_schema([Dataset("C", "", (DOG,))]) is None
 
 
 def test_sets_that_disagree_may_only_learn_the_rest():
     sets = [dataset(groups={"hat": HAT, "age": ("young",)}), dataset("B", {"hat": HAT[::-1]})]
-    assert of_datasets(sets, ["age"]).names == ("age",)
+    assert build_schema(sets, ["age"]).names == ("age",)
     with pytest.raises(InputError, match="the training sets give the attribute 'hat' different values"):
-        of_datasets(sets)
+        build_schema(sets)
 
 
 @pytest.mark.parametrize(("sets", "where"), [([Dataset("C", "", (DOG,))], "C"), ([], "a dataset of the host's")])
 def test_attributes_of_sets_that_have_none(sets, where):
     with pytest.raises(InputError) as error:
-        of_datasets(sets, ["hat"])
+        build_schema(sets, ["hat"])
     assert str(error.value) == f"hat cannot be had of {where}: is the attribute file there?"
 
 
@@ -87,7 +87,7 @@ def test_how_much_is_known_is_told(caplog):
     share = 100 * 3 / (3 * 4)  # three labels of three attributes and four images, one of which is of another set
     assert caplog.messages == [
         f"3 attributes, known of {share:.1f} % of the training images",
-        "no training image tells beard: nothing is learned of it",
+        "no training image has a label of beard: nothing is learned of it",
     ]
 
 

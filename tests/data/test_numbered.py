@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from agreid_plugin.data.atomic_write import remove_drafts, whole_file
-from agreid_plugin.data.rng import OwnNumpy, drawn_from, random_state, restore_random_state
-from agreid_plugin.data.samplers import NumberedBatches, NumberedIndex, drawn_by_number
+from agreid_plugin.data.atomic_write import atomic_write, remove_drafts
+from agreid_plugin.data.rng import IsolatedNumpyRNG, random_state, restore_random_state, seeded
+from agreid_plugin.data.samplers import SeededBatches, SeededIndex, seeded_getitem
 
 
 def draw() -> list[float]:
@@ -22,12 +22,12 @@ def test_draws_follow_from_the_seed_alone_and_leave_no_trace():
     untouched = [draw() for _ in range(2)]
     restore_random_state(state)
     first = draw()
-    with drawn_from(1, 2):
+    with seeded(1, 2):
         one = draw()
     second = draw()
-    with drawn_from(1, 2):
+    with seeded(1, 2):
         again = draw()
-    with drawn_from(2, 1):
+    with seeded(2, 1):
         other = draw()
     assert [first, second] == untouched
     assert one == again
@@ -38,7 +38,7 @@ def test_the_trace_is_gone_after_an_error_too():
     state = random_state()
     expected = draw()
     restore_random_state(state)
-    with pytest.raises(LookupError), drawn_from(5):
+    with pytest.raises(LookupError), seeded(5):
         raise LookupError
     assert draw() == expected
 
@@ -47,7 +47,7 @@ def test_a_sampler_that_seeds_the_global_generator_is_alone_with_it():
     np.random.seed(7)
     expected = np.random.rand(2).tolist()
     np.random.seed(7)
-    own, found = OwnNumpy(), [np.random.rand()]
+    own, found = IsolatedNumpyRNG(), [np.random.rand()]
     with own:
         np.random.seed(1)
         first = np.random.rand()
@@ -60,7 +60,7 @@ def test_a_sampler_that_seeds_the_global_generator_is_alone_with_it():
 
 
 def test_a_numbered_index_is_an_index_and_travels():
-    index = pickle.loads(pickle.dumps(NumberedIndex(2, (0, 1, 5))))
+    index = pickle.loads(pickle.dumps(SeededIndex(2, (0, 1, 5))))
     assert index == 2
     assert ["a", "b", "c"][index] == "c"
     assert index.seed == (0, 1, 5)
@@ -69,13 +69,13 @@ def test_a_numbered_index_is_an_index_and_travels():
 class Noise:
     """A dataset of noise."""
 
-    @drawn_by_number
+    @seeded_getitem
     def __getitem__(self, index: int) -> tuple[int, list[float]]:
         return index, draw()
 
 
 def test_batches_go_on_at_any_place():
-    whole, late = (NumberedBatches(itertools.cycle(range(5)), 3, seed=4, rank=1) for _ in range(2))
+    whole, late = (SeededBatches(itertools.cycle(range(5)), 3, seed=4, rank=1) for _ in range(2))
     late.sampler, late.start = itertools.cycle(range(5)), 6
     expected, found = (list(itertools.islice(each, *part)) for each, part in ((whole, (6, 8)), (late, (2,))))
     assert found == expected
@@ -86,17 +86,17 @@ def test_batches_go_on_at_any_place():
 
 
 def test_another_process_draws_other_numbers():
-    noise, first = Noise(), [next(iter(NumberedBatches([0], 1, rank=rank)))[0] for rank in range(2)]
+    noise, first = Noise(), [next(iter(SeededBatches([0], 1, rank=rank)))[0] for rank in range(2)]
     assert noise[first[0]] != noise[first[1]]
 
 
 def test_a_file_is_there_in_full_or_not_at_all(tmp_path):
     path = tmp_path / "a.json"
     path.write_text("old")
-    with pytest.raises(TypeError), whole_file(path) as draft:
+    with pytest.raises(TypeError), atomic_write(path) as draft:
         draft.open("w").writelines(["half", None])
     assert path.read_text() == "old"
-    with whole_file(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text("new")
         assert path.read_text() == "old"
     assert [each.read_text() for each in tmp_path.iterdir()] == ["new"]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from agreid_plugin.data.images import pictures
+from agreid_plugin.data.images import iter_pictures
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import PLATFORMS, UNKNOWN, View
 
@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 
 def read(images, **options) -> list[np.ndarray]:
-    return [np.array(picture.read()) for picture in pictures(images, **options)]
+    return [np.array(picture.read()) for picture in iter_pictures(images, **options)]
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_the_order_of_colors_is_said(folder):
     assert (read(Image.fromarray(PIXELS), order="BGR")[0] == PIXELS).all()  # PIL and files know their order
     assert (read(folder / "a.png", order="BGR")[0] == PIXELS).all()
     with pytest.raises(InputError, match=r"order 'bgr' unknown \(did you mean BGR\?\)"):
-        pictures(PIXELS, order="bgr")
+        iter_pictures(PIXELS, order="bgr")
 
 
 def test_folders_are_sorted_and_mixed_with_files(folder):
-    names = [picture.path for picture in pictures([folder / "b.png", str(folder)])]
+    names = [picture.path for picture in iter_pictures([folder / "b.png", str(folder)])]
     assert names == [str(folder / name) for name in ("b.png", "a.png", "b.png", "deep/c.png")]
 
 
@@ -73,14 +73,15 @@ def test_gray_and_turned_images_are_as_read_from_files(tmp_path):
 
 def test_views_of_all_and_of_each():
     three = [PIXELS] * 3
-    assert [picture.view for picture in pictures(three)] == [UNKNOWN] * 3
-    assert [picture.view for picture in pictures(three, "Aerial")] == [View.AERIAL] * 3
-    assert [picture.view for picture in pictures(three, View.GROUND)] == [View.GROUND] * 3
+    assert [picture.view for picture in iter_pictures(three)] == [UNKNOWN] * 3
+    assert [picture.view for picture in iter_pictures(three, "Aerial")] == [View.AERIAL] * 3
+    assert [picture.view for picture in iter_pictures(three, View.GROUND)] == [View.GROUND] * 3
     each = ["wearable", None, View.AERIAL]
-    assert [picture.view for picture in pictures(three, each)] == [1, UNKNOWN, 0]
-    assert [picture.platform for picture in pictures(three, each)] == [PLATFORMS.index("wearable"), UNKNOWN, UNKNOWN]
-    assert [picture.view for picture in pictures(three, np.array([1, -1, 0]))] == [1, UNKNOWN, 0]
-    assert [picture.view for picture in pictures(three, torch.tensor([1, -1, 0]))] == [1, UNKNOWN, 0]
+    assert [picture.view for picture in iter_pictures(three, each)] == [1, UNKNOWN, 0]
+    platforms = [picture.platform for picture in iter_pictures(three, each)]
+    assert platforms == [PLATFORMS.index("wearable"), UNKNOWN, UNKNOWN]
+    assert [picture.view for picture in iter_pictures(three, np.array([1, -1, 0]))] == [1, UNKNOWN, 0]
+    assert [picture.view for picture in iter_pictures(three, torch.tensor([1, -1, 0]))] == [1, UNKNOWN, 0]
 
 
 @pytest.mark.parametrize(
@@ -104,13 +105,13 @@ def test_views_of_all_and_of_each():
 )
 def test_what_is_no_image_or_no_view_is_told(images, views, words):
     with pytest.raises(InputError, match=words):
-        list(pictures(images, views))
+        list(iter_pictures(images, views))
 
 
 def test_files_that_do_not_read(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="has no images in it"):
-        list(pictures(tmp_path / "empty"))
+        list(iter_pictures(tmp_path / "empty"))
     with pytest.raises(InputError, match="does not exist"):
         read(tmp_path / "gone.png")
 

@@ -6,13 +6,13 @@ import trees
 from agreid_plugin.data.datasets import DATASETS, Source, load
 from agreid_plugin.data.protocols import (
     Meta,
-    _all_protocols,
+    _load_protocols,
     add_dataset,
     hidden_mask,
     protocol,
     protocols,
     select,
-    usable,
+    usable_protocols,
 )
 from agreid_plugin.errors import InputError
 
@@ -21,7 +21,7 @@ def counts(dataset, name):
     """Return queries, gallery images, hidden pairs."""
     chosen = protocol(dataset.name, name)
     sides = select(chosen, dataset)
-    mask = hidden_mask(chosen, Meta.of(sides.query), Meta.of(sides.gallery))
+    mask = hidden_mask(chosen, Meta.collect(sides.query), Meta.collect(sides.gallery))
     return len(sides.query), len(sides.gallery), int(mask.sum())
 
 
@@ -80,7 +80,7 @@ def test_every_protocol_by_hand(tmp_path, name):
     build, expected = CASES[name]
     dataset = load(name, build(tmp_path))
     assert {row: counts(dataset, row) for row in protocols(name)} == expected
-    assert usable(dataset) == (protocols(name), {})
+    assert usable_protocols(dataset) == (protocols(name), {})
 
 
 def test_every_dataset_has_protocols_with_sources():
@@ -102,7 +102,7 @@ def test_lagper_without_its_list_cannot_run(tmp_path):
     (root / "exp4_G2A+.txt").unlink()
     dataset = load("LAGPeR", root)
     assert "exp4_G2A+.txt not found: LAGPeR/G2A cannot be run" in dataset.notes
-    allowed, refused = usable(dataset)
+    allowed, refused = usable_protocols(dataset)
     assert list(allowed) == ["A2G", "G2AG"]
     assert "LAGPeR/G2A: the list file exp4_G2A+.txt is not under" in refused["G2A"]
 
@@ -113,7 +113,7 @@ def test_restriction_is_said(tmp_path):
 
 
 def test_text_views_where_there_are_none(tmp_path):
-    allowed, refused = usable(load("TAG-PEDES", trees.tag_pedes(tmp_path, views=False)))
+    allowed, refused = usable_protocols(load("TAG-PEDES", trees.tag_pedes(tmp_path, views=False)))
     assert list(allowed) == ["T2I"]
     assert refused["T2I-aerial"] == (
         "TAG-PEDES/T2I-aerial: none of the 3 test images has view aerial (view is unknown)"
@@ -126,7 +126,7 @@ def test_own_images_without_camera_and_view(tmp_path):
     assert counts(dataset, "ALL") == (1, 1, 0)
     sides = select(protocol("folder/ALL"), dataset)
     assert sides.notes == ("folder/ALL: no camera is known, so same_camera_same_id hides nothing",)
-    allowed, refused = usable(dataset)
+    allowed, refused = usable_protocols(dataset)
     assert (list(allowed), list(refused)) == (["ALL"], ["A2G", "G2A"])
 
 
@@ -176,7 +176,7 @@ def test_a_dataset_of_ones_own_is_added_once_and_alone(tmp_path):
     path.write_text("Campus: {ALL: {hide: [same_camera_same_id], source: ours}}\n")
     with pytest.raises(InputError, match="dataset CARGO is there already"):
         add_dataset("CARGO", source, path)
-    with pytest.raises(InputError, match="expected protocols of Kampus alone, found Campus"):
+    with pytest.raises(InputError, match="expected protocols of Kampus only, found Campus"):
         add_dataset("Kampus", source, path)
     assert not {"Campus", "Kampus"} & DATASETS.keys()
     try:
@@ -184,4 +184,4 @@ def test_a_dataset_of_ones_own_is_added_once_and_alone(tmp_path):
         assert str(protocol("Campus", "ALL")) == "Campus/ALL"
     finally:
         DATASETS.pop("Campus", None)
-        _all_protocols().pop("Campus", None)
+        _load_protocols().pop("Campus", None)

@@ -9,12 +9,12 @@ from agreid_plugin.data.protocols import (
     Meta,
     Protocol,
     expressible_by_camera,
-    hidden,
+    find_unmatched,
     hidden_mask,
     host_camera,
+    is_hidden,
     protocol,
     protocols,
-    unmatched,
 )
 from agreid_plugin.errors import InputError
 from agreid_plugin.types import UNKNOWN, Record, View
@@ -38,13 +38,13 @@ def people(count, split, seed):
 
 def loop(rules, query, gallery):
     chosen = Protocol("any", "any", hide=rules)
-    return np.array([[hidden(chosen, q, g) for g in gallery] for q in query])
+    return np.array([[is_hidden(chosen, q, g) for g in gallery] for q in query])
 
 
 @pytest.mark.parametrize("rules", RULE_SETS, ids="+".join)
 def test_mask_equals_the_loop(rules):
     query, gallery = people(40, "query", seed=1), people(60, "gallery", seed=2)
-    mask = hidden_mask(Protocol("any", "any", hide=rules), Meta.of(query), Meta.of(gallery))
+    mask = hidden_mask(Protocol("any", "any", hide=rules), Meta.collect(query), Meta.collect(gallery))
     assert mask.shape == (40, 60)
     assert mask.dtype == bool
     assert np.array_equal(mask, loop(rules, query, gallery))
@@ -53,14 +53,15 @@ def test_mask_equals_the_loop(rules):
 
 def test_unknown_never_hides():
     nobody = Record("a", 1)  # no camera, view or time
-    assert not hidden(Protocol("any", "any", hide=tuple(RULES)), nobody, nobody)
-    assert not hidden_mask(Protocol("any", "any", hide=tuple(RULES)), Meta.of([nobody]), Meta.of([nobody])).any()
+    assert not is_hidden(Protocol("any", "any", hide=tuple(RULES)), nobody, nobody)
+    meta = Meta.collect([nobody])
+    assert not hidden_mask(Protocol("any", "any", hide=tuple(RULES)), meta, meta).any()
 
 
 def test_one_rule_by_hand():
     day = Record("a", 1, camera=3, view=View.AERIAL, tags={"time": "day"})
     other = Record("b", 2, camera=3, view=View.AERIAL, tags={"time": "night"})
-    answers = {rule: hidden(Protocol("any", "any", hide=(rule,)), day, other) for rule in RULES}
+    answers = {rule: is_hidden(Protocol("any", "any", hide=(rule,)), day, other) for rule in RULES}
     assert answers == {
         "same_camera_same_id": False,
         "same_view_same_id": False,
@@ -71,18 +72,19 @@ def test_one_rule_by_hand():
 
 def test_a_rule_that_is_none_is_refused():
     chosen, day = Protocol("any", "any", hide=("same_tme",)), Record("a", 1, tags={"time": "day"})
-    for ask in (lambda: hidden(chosen, day, day), lambda: hidden_mask(chosen, Meta.of([day]), Meta.of([day]))):
+    meta = Meta.collect([day])
+    for ask in (lambda: is_hidden(chosen, day, day), lambda: hidden_mask(chosen, meta, meta)):
         with pytest.raises(InputError, match=r"hiding rule 'same_tme' unknown \(did you mean same_time\?\)"):
             ask()
 
 
 def test_meta_of_blocks():
-    query, gallery = Meta.of(people(10, "query", 3)), Meta.of(people(7, "gallery", 4))
+    query, gallery = Meta.collect(people(10, "query", 3)), Meta.collect(people(7, "gallery", 4))
     chosen = Protocol("any", "any", hide=("same_view", "same_time"))
     whole = hidden_mask(chosen, query, gallery)
     assert np.array_equal(whole[4:8], hidden_mask(chosen, query[4:8], gallery))
-    assert len(Meta.of([])) == 0
-    assert hidden_mask(chosen, Meta.of([]), gallery).shape == (0, 7)
+    assert len(Meta.collect([])) == 0
+    assert hidden_mask(chosen, Meta.collect([]), gallery).shape == (0, 7)
 
 
 @pytest.mark.parametrize("rules", RULE_SETS, ids="+".join)
@@ -116,7 +118,7 @@ def test_unmatched_says_why():
         Record("x", 1, camera=6, view=View.GROUND),
         Record("y", 3, camera=2, view=View.AERIAL),
     ]
-    assert unmatched(chosen, query, gallery) == {
+    assert find_unmatched(chosen, query, gallery) == {
         "identity not in gallery": ["stranger"],
         "all its gallery images hidden by same_view": ["hidden"],
     }

@@ -8,9 +8,9 @@ from agreid_plugin.data.sentences import (
     PROMPTS,
     STYLES,
     VIEW_WORD,
-    attribute_sentence,
+    build_attribute_sentence,
+    build_view_sentence,
     prompt_positions,
-    view_sentence,
     view_word_position,
 )
 from agreid_plugin.errors import InputError
@@ -37,17 +37,17 @@ SPACES = "A photo of a X X X X  person"  # two blanks, as released
     ],
 )
 def test_every_style_to_the_letter(style, attributes, sentence):
-    assert attribute_sentence(attributes, style) == sentence
+    assert build_attribute_sentence(attributes, style) == sentence
 
 
 def test_the_papers_words_are_the_default():
-    assert attribute_sentence(POSE) == attribute_sentence(POSE, "paper")
+    assert build_attribute_sentence(POSE) == build_attribute_sentence(POSE, "paper")
     assert STYLES == ("paper", "released", "released-cp2108")
 
 
 def test_view_sentence():
-    assert view_sentence("aerial") == "A photo of a X X X X person from aerial view."
-    assert view_sentence("ground", prompts=2) == "A photo of a X X person from ground view."
+    assert build_view_sentence("aerial") == "A photo of a X X X X person from aerial view."
+    assert build_view_sentence("ground", prompts=2) == "A photo of a X X person from ground view."
 
 
 def test_attributes_are_told_in_the_schemas_order_and_unknown_ones_are_not():
@@ -55,19 +55,19 @@ def test_attributes_are_told_in_the_schemas_order_and_unknown_ones_are_not():
     labels = schema.encode({"age": "old", "bag": "backpack"})
     assert labels == (1, 1, UNKNOWN)
     told = "person with attributes: bag is backpack, age is old."
-    assert attribute_sentence(schema.decode(labels)).endswith(told)
-    assert attribute_sentence(schema.decode((1, 1, 1))).endswith(told)  # a value may say itself that nobody knows
-    assert attribute_sentence({"hair": "Unknown"}) == attribute_sentence({})
+    assert build_attribute_sentence(schema.decode(labels)).endswith(told)
+    assert build_attribute_sentence(schema.decode((1, 1, 1))).endswith(told)  # a value may say itself that nobody knows
+    assert build_attribute_sentence({"hair": "Unknown"}) == build_attribute_sentence({})
 
 
 @pytest.mark.parametrize("prompts", [1, 4, 6])
 def test_prompts_and_the_view_word_are_where_they_are_said_to_be(prompts):
     # CLIP puts one token before the words, and each of these words is one token.
-    words = ["<start>", *view_sentence("aerial", prompts).removesuffix(".").split()]
+    words = ["<start>", *build_view_sentence("aerial", prompts).removesuffix(".").split()]
     assert words[prompt_positions(prompts)] == ["X"] * prompts
     assert words[prompt_positions(prompts).stop] == "person"
     assert words[view_word_position(prompts)] == "aerial"
-    told = ["<start>", *attribute_sentence(POSE, "released", prompts).split()]
+    told = ["<start>", *build_attribute_sentence(POSE, "released", prompts).split()]
     assert told[prompt_positions(prompts)] == ["X"] * prompts
 
 
@@ -80,9 +80,9 @@ def test_four_prompts_are_tokens_5_to_8_and_the_view_is_token_11():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: attribute_sentence({}, "relased"), "'relased' unknown (did you mean released?)"),
-        (lambda: attribute_sentence({}, prompts=0), "prompts=0 should be 1 or more"),
-        (lambda: view_sentence("aerial", prompts=0), "prompts=0 should be 1 or more"),
+        (lambda: build_attribute_sentence({}, "relased"), "'relased' unknown (did you mean released?)"),
+        (lambda: build_attribute_sentence({}, prompts=0), "prompts=0 should be 1 or more"),
+        (lambda: build_view_sentence("aerial", prompts=0), "prompts=0 should be 1 or more"),
     ],
 )
 def test_what_cannot_be_written_is_named(call, words):

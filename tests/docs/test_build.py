@@ -112,7 +112,7 @@ def test_each_line_worked_out_by_hand(row, example):
     chosen = select(rule, example["dataset"])
     query = [record for record in chosen.query if record.path == asking]
     position = {name: entry[-1] for name, entry in example["SEEN"].items()}
-    hidden = hidden_mask(rule, Meta.of(query), Meta.of(chosen.gallery))[0]
+    hidden = hidden_mask(rule, Meta.collect(query), Meta.collect(chosen.gallery))[0]
     visible = [record for record, gone in zip(chosen.gallery, hidden, strict=True) if not gone]
     visible.sort(key=lambda record: abs(position[record.path] - position[asking]))
     shown = [f"**{r.path}**" if r.pid == query[0].pid else r.path for r in visible]
@@ -121,7 +121,7 @@ def test_each_line_worked_out_by_hand(row, example):
         int(rank) for rank in ranks.split()
     ]
     sides = [np.array([[float(position[r.path])] for r in side]) for side in (query, chosen.gallery)]
-    found = evaluate(*sides, Meta.of(query), Meta.of(chosen.gallery), rule, metric="euclidean").per_query
+    found = evaluate(*sides, Meta.collect(query), Meta.collect(chosen.gallery), rule, metric="euclidean").per_query
     assert found.precision[0] == pytest.approx(float(value(precision)))
     assert found.inverse_penalty[0] == pytest.approx(float(value(penalty)))
 
@@ -131,7 +131,7 @@ def test_every_query_with_a_match_has_its_line(example):
     for name in {name for name, _ in lines}:
         rule = protocol(name)
         chosen = select(rule, example["dataset"])
-        hidden = hidden_mask(rule, Meta.of(chosen.query), Meta.of(chosen.gallery))
+        hidden = hidden_mask(rule, Meta.collect(chosen.query), Meta.collect(chosen.gallery))
         pids = [record.pid for record in chosen.gallery]
         for record, gone in zip(chosen.query, hidden, strict=True):
             seen = any(pid == record.pid and not each for pid, each in zip(pids, gone, strict=True))

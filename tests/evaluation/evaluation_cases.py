@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from agreid_plugin.data.protocols import RULES, Meta, Protocol, hidden
+from agreid_plugin.data.protocols import RULES, Meta, Protocol, is_hidden
 from agreid_plugin.types import UNKNOWN, Record, View
 
 RULE_SETS = [rules for size in range(len(RULES) + 1) for rules in combinations(RULES, size)]
@@ -25,7 +25,7 @@ class Case:
 
     @property
     def metas(self) -> tuple[Meta, Meta]:
-        return Meta.of(self.query), Meta.of(self.gallery)
+        return Meta.collect(self.query), Meta.collect(self.gallery)
 
     @property
     def features(self) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +77,7 @@ def oracle(case: Case, protocol: Protocol, distances: np.ndarray, counts=every) 
     """
     found = {}
     for row, query in enumerate(case.query):
-        seen = [g for g, image in enumerate(case.gallery) if not hidden(protocol, query, image)]
+        seen = [g for g, image in enumerate(case.gallery) if not is_hidden(protocol, query, image)]
         strangers = [distances[row, g] for g in seen if case.gallery[g].pid != query.pid]
         matches = sorted(
             distances[row, g] for g in seen if case.gallery[g].pid == query.pid and counts(query, case.gallery[g])

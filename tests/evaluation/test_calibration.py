@@ -13,7 +13,7 @@ from agreid_plugin.types import Record, View
 def on_a_line(*images: tuple[int, View, float]) -> tuple[np.ndarray, Meta]:
     """Images as (person, view, place on a line)."""
     records = [Record("", pid, view=view) for pid, view, _ in images]
-    return np.array([[place] for *_, place in images]), Meta.of(records)
+    return np.array([[place] for *_, place in images]), Meta.collect(records)
 
 
 A, G = View.AERIAL, View.GROUND
@@ -53,7 +53,7 @@ def test_genuine_pairs_beyond_the_threshold_do_not_count():
 def test_tied_impostors_pass_together_or_not_at_all():
     gallery = on_a_line((1, G, 0.0), (2, G, 1.0), (2, G, -1.0), (3, G, 1.0))
     query = QUERY[0][:1], QUERY[1][[0]]
-    pair = query[0].repeat(2, axis=0), Meta.of([Record("", 1, view=A), Record("", 3, view=A)])
+    pair = query[0].repeat(2, axis=0), Meta.collect([Record("", 1, view=A), Record("", 3, view=A)])
     result = calibrate(pair[0], gallery[0], pair[1], gallery[1], make_protocol(), metric="euclidean", fprs=[0.5])
     # impostors: 1, 1, 1 and 0, 1, 1: three may pass, five at distance 1 cannot
     assert result.point("aerial->ground", 0.5).threshold == 0
@@ -98,7 +98,7 @@ def test_intervals_are_fixed_by_the_seed_and_hold_the_estimate():
     records = [Record("", int(pid), camera=n % 4, view=A if n % 2 else G) for n, pid in enumerate(pids)]
     centers = rng.standard_normal((40, 8))[pids]
     sides = [centers + 0.4 * rng.standard_normal(centers.shape) for _ in range(2)]
-    meta = Meta.of(records)
+    meta = Meta.collect(records)
     results = [calibrate(*sides, meta, meta, make_protocol(), fprs=[0.01], draws=200, seed=seed) for seed in (1, 1, 2)]
     assert results[0] == results[1] != results[2]
     for name in ("aerial->ground", "ground->aerial", "aerial->aerial"):

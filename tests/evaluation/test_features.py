@@ -58,7 +58,7 @@ def test_every_protocol_from_one_set_equals_single_evaluations():
         sides = [
             features.images[0][[int(record.path[:3]) for record in side]] for side in (chosen.query, chosen.gallery)
         ]
-        alone = evaluate(*sides, Meta.of(chosen.query), Meta.of(chosen.gallery), protocol(name))
+        alone = evaluate(*sides, Meta.collect(chosen.query), Meta.collect(chosen.gallery), protocol(name))
         assert metrics.values == alone.values
         assert metrics.views == "given"
 
@@ -77,7 +77,7 @@ def test_text_protocols():
     records = list(features.dataset.records)
     ground = [n for n, record in enumerate(records) if record.view is View.GROUND]
     pairs = [(c, i[ground]) for c, i in zip(features.captions, features.images, strict=True)]
-    metas = caption_meta(records), Meta.of(records)[ground]
+    metas = caption_meta(records), Meta.collect(records)[ground]
     alone = evaluate_text(pairs, *metas, protocol("TAG-PEDES/T2I-ground"))
     assert results["TAG-PEDES/T2I-ground"].values == alone.values
 

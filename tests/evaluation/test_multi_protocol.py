@@ -129,7 +129,7 @@ def test_images_are_asked_once_for_all_protocols():
     """Not again for each protocol: a filter asks one image of each kind."""
     features, profile = cargo(64, 4096), cProfile.Profile()
     profile.runcall(evaluate_all, features)
-    asked = [entry.callcount for entry in profile.getstats() if getattr(entry.code, "co_name", "") == "property_of"]
+    asked = [entry.callcount for entry in profile.getstats() if getattr(entry.code, "co_name", "") == "get_property"]
     assert 0 < sum(asked) < 1000
 
 

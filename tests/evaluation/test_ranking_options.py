@@ -85,7 +85,7 @@ def test_thresholds_of_sentences_go_by_what_the_numbers_go_by():
     images, captions = ([rng.standard_normal((n, 4)).astype(np.float32) for _ in range(2)] for n in (30, 60))
     features = FeatureSet(Dataset("TEST", "", tuple(records)), records, tuple(images), tuple(captions))
     distances = FeatureDistances(list(zip(captions, images, strict=True)))
-    comparison, metas = RankingOptions("euclidean"), (caption_meta(records), Meta.of(records))
+    comparison, metas = RankingOptions("euclidean"), (caption_meta(records), Meta.collect(records))
     assert comparison.calibrate(features, TEXT) == calibrate_distances(distances, *metas, TEXT)
     assert comparison.compute(features, [TEXT])[0].values == evaluate_distances(distances, *metas, TEXT).values
 

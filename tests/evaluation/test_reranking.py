@@ -42,7 +42,7 @@ def test_reranking_equals_the_hosts(seed, metric, k1, k2, weight):
 
 def test_reranking_finds_people_better():
     query, gallery = people(0, count=30)
-    metas = [Meta.of([Record("", n % 30) for n in range(len(side))]) for side in (query, gallery)]
+    metas = [Meta.collect([Record("", n % 30) for n in range(len(side))]) for side in (query, gallery)]
     first = evaluate_distances(rerank(query, gallery, weight=1), *metas, make_protocol())
     second = evaluate_distances(rerank(query, gallery), *metas, make_protocol())
     assert second["mAP"] > first["mAP"]

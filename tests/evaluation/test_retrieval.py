@@ -16,7 +16,7 @@ from evaluation_cases import (
 from fastreid.evaluation.rank import eval_market1501
 from fastreid.utils.compute_dist import build_dist
 
-from agreid_plugin.data.protocols import RULES, Meta, hidden_mask, unmatched
+from agreid_plugin.data.protocols import RULES, Meta, find_unmatched, hidden_mask
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import evaluate
 from agreid_plugin.evaluation.relevance import SAME_PERSON_ONLY
@@ -38,7 +38,7 @@ def test_equals_a_plain_loop(seed, hide):
     assert metrics.per_query.pid.tolist() == [case.query[row].pid for row in expected]
     assert metrics.per_query.first.tolist() == [first for _, _, first in expected.values()]
     assert metrics.skipped == {
-        reason: len(paths) for reason, paths in unmatched(protocol, case.query, case.gallery).items()
+        reason: len(paths) for reason, paths in find_unmatched(protocol, case.query, case.gallery).items()
     }
     assert metrics.queries + metrics.skipped_queries == len(case.query)
 
@@ -108,7 +108,7 @@ def test_equals_the_hosts_evaluator(seed, metric):
 @pytest.mark.parametrize("width", [1, 5, 64, 257])
 @pytest.mark.parametrize("gallery", [1, 7, 63, 65, 1001])
 def test_constant_features_never_look_good(metric, width, gallery):
-    meta = Meta.of([Record("", pid) for pid in range(gallery)])
+    meta = Meta.collect([Record("", pid) for pid in range(gallery)])
     feature = np.random.default_rng(width).standard_normal(width)
     sides = np.tile(feature, (3, 1)), np.tile(feature, (gallery, 1))
     metrics = evaluate(*sides, meta[[0, 0, 0]], meta, make_protocol(), metric=metric)
@@ -125,7 +125,7 @@ def test_cosine_ignores_lengths():
 
 
 def test_features_of_length_zero_are_far_from_all():
-    meta = Meta.of([Record("", 1), Record("", 2)])
+    meta = Meta.collect([Record("", 1), Record("", 2)])
     gallery = np.array([[0.0, 0.0], [1.0, 1.0]])
     # distances of query 1: 1 and 0.29; of the zero query: 1 and 1, a tie
     metrics = evaluate(np.array([[1.0, 0.0], [0.0, 0.0]]), gallery, meta[[0, 1]], meta, make_protocol())
@@ -133,7 +133,7 @@ def test_features_of_length_zero_are_far_from_all():
 
 
 def test_fingerprint_tells_the_sides_apart():
-    meta = Meta.of([Record("", 1)] * 3)
+    meta = Meta.collect([Record("", 1)] * 3)
     pair = [
         evaluate(np.ones((n, 1)), np.ones((3 - n, 1)), meta[:n], meta[n:], make_protocol()).fingerprint for n in (1, 2)
     ]
@@ -141,7 +141,7 @@ def test_fingerprint_tells_the_sides_apart():
 
 
 def test_one_image_gallery():
-    meta = Meta.of([Record("", 4)])
+    meta = Meta.collect([Record("", 4)])
     metrics = evaluate(np.ones((1, 2)), np.zeros((1, 2)), meta, meta, make_protocol())
     assert set(metrics.values.values()) == {100.0}
 
@@ -167,8 +167,8 @@ def test_order_of_the_images_changes_no_number():
 
 
 def test_no_valid_query_says_how_many_were_hidden_by_what():
-    gallery = Meta.of([Record("", 1, camera=3), Record("", 2, camera=3)])
-    query = Meta.of([Record("", 1, camera=3), Record("", 2, camera=3), Record("", 9, camera=3)])
+    gallery = Meta.collect([Record("", 1, camera=3), Record("", 2, camera=3)])
+    query = Meta.collect([Record("", 1, camera=3), Record("", 2, camera=3), Record("", 9, camera=3)])
     with pytest.raises(InputError) as error:
         evaluate(np.ones((3, 2)), np.ones((2, 2)), query, gallery, make_protocol("same_camera_same_id"))
     assert str(error.value) == (
@@ -206,5 +206,6 @@ def test_wrong_shapes_are_refused():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_that_hide_strangers_are_told_by_their_names(rule):
-    query, gallery = (Meta.of([Record("", pid, camera=1, view=View.AERIAL, tags={"time": "day"})]) for pid in (1, 2))
+    records = [Record("", pid, camera=1, view=View.AERIAL, tags={"time": "day"}) for pid in (1, 2)]
+    query, gallery = (Meta.collect([record]) for record in records)
     assert hidden_mask(make_protocol(rule), query, gallery).any() == (not rule.endswith(SAME_PERSON_ONLY))

@@ -18,7 +18,8 @@ CAPTIONS = np.array([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]])
 
 
 def test_by_hand():
-    result = evaluate_text([(CAPTIONS, IMAGES)], caption_meta(RECORDS), Meta.of(RECORDS), make_protocol(kind="text"))
+    metas = caption_meta(RECORDS), Meta.collect(RECORDS)
+    result = evaluate_text([(CAPTIONS, IMAGES)], *metas, make_protocol(kind="text"))
     # caption 0: a, c, b -> ranks 1, 2; caption 1: b, c, a -> ranks 2, 3; caption 2: a, c, b -> rank 3
     assert result.per_query.first.tolist() == [1, 2, 3]
     assert result.per_query.precision == pytest.approx([1, (1 / 2 + 2 / 3) / 2, 1 / 3])
@@ -31,21 +32,22 @@ def test_global_and_local_similarities_are_averaged():
     local_images = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     local_captions = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
     both = [(CAPTIONS, IMAGES), (local_captions, local_images)]
-    result = evaluate_text(both, caption_meta(RECORDS), Meta.of(RECORDS), make_protocol(kind="text"))
+    result = evaluate_text(both, caption_meta(RECORDS), Meta.collect(RECORDS), make_protocol(kind="text"))
     # caption 0: a 1, b 0, c .8; caption 1: a .5, b .5, c .9; caption 2: a .5, b .5, c .3: ties count against the query
     assert result.per_query.first.tolist() == [1, 1, 2]
     assert result.per_query.precision[1] == pytest.approx((1 + 2 / 3) / 2)
 
 
 def test_directions_say_from_where_images_are_found():
-    result = evaluate_text([(CAPTIONS, IMAGES)], caption_meta(RECORDS), Meta.of(RECORDS), make_protocol(kind="text"))
+    metas = caption_meta(RECORDS), Meta.collect(RECORDS)
+    result = evaluate_text([(CAPTIONS, IMAGES)], *metas, make_protocol(kind="text"))
     assert set(result.directions) == {"aerial->aerial", "aerial->ground", "ground->ground"}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_memory_changes_no_number(seed):
     rng = np.random.default_rng(seed)
-    images = Meta.of([Record("", n // 3) for n in range(90)])
+    images = Meta.collect([Record("", n // 3) for n in range(90)])
     captions = images[np.repeat(np.arange(90), 2)]
     pairs = [(rng.standard_normal((180, 8)), rng.standard_normal((90, 8))) for _ in range(2)]
     results = [evaluate_text(pairs, captions, images, make_protocol(), memory=memory) for memory in (512, TINY)]
@@ -63,5 +65,5 @@ def _lengths(rows: np.ndarray) -> np.ndarray:
 def test_pairs_of_different_sizes_are_refused():
     with pytest.raises(InputError, match=r"different shapes: \(3, 3\), \(2, 3\)"):
         evaluate_text(
-            [(CAPTIONS, IMAGES), (CAPTIONS[:2], IMAGES)], caption_meta(RECORDS), Meta.of(RECORDS), make_protocol()
+            [(CAPTIONS, IMAGES), (CAPTIONS[:2], IMAGES)], caption_meta(RECORDS), Meta.collect(RECORDS), make_protocol()
         )

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from agreid_plugin.data.check import check
 from agreid_plugin.data.datasets import load
-from agreid_plugin.data.files import leaves, list_images
-from agreid_plugin.data.images import broken_images
+from agreid_plugin.data.files import leads_outside, list_images
+from agreid_plugin.data.images import find_broken_images
 from agreid_plugin.data.protocols import read_protocols
 from agreid_plugin.errors import InputError
 
@@ -29,12 +29,12 @@ OUTSIDE = [
 
 @pytest.mark.parametrize("name", [*OUTSIDE, "..", "a/..\\..\\x.jpg", "C:"])
 def test_what_leads_out(name):
-    assert leaves(name)
+    assert leads_outside(name)
 
 
 @pytest.mark.parametrize("name", ["x.jpg", "a/../x.jpg", "./x.jpg", "..x.jpg", "a..b/x.jpg", "c:1.jpg", "~/x.jpg", ""])
 def test_what_stays(name):
-    assert not leaves(name)
+    assert not leads_outside(name)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_pipe_is_no_file(tmp_path):
         assert "not a file" in refusal(lambda: read_protocols(tmp_path / "train_reid.json"), "train_reid.json")
         assert [record.pid for record in load("folder", tmp_path).records] == [2]
         pipe = str(tmp_path / "1_c1.jpg")
-        assert broken_images([pipe], progress=False) == {pipe: "no file"}
+        assert find_broken_images([pipe], progress=False) == {pipe: "no file"}
 
 
 def test_a_link_to_nowhere_is_a_broken_image(tmp_path):

@@ -59,7 +59,7 @@ def _asked(features: FeatureSet) -> tuple[Any, ...]:
     task = protocol("CARGO/ALL")
     chosen = select(task, features.dataset)
     sides = [[*chosen.query], [*chosen.gallery]]
-    return (*(features.images[0][features.rows(side)] for side in sides), *map(Meta.of, sides), task)
+    return (*(features.images[0][features.rows(side)] for side in sides), *map(Meta.collect, sides), task)
 
 
 def _make_features(folder: Path) -> Path:
@@ -69,7 +69,7 @@ def _make_features(folder: Path) -> Path:
 
 def _read_features(file: Path) -> None:
     features = load_features(file)
-    Meta.of(features.dataset.records)
+    Meta.collect(features.dataset.records)
     assert len(features.rows(features.records)) == len(features.images[0])
     assert all(isinstance(record.split, str) for record in features.dataset.records)
 

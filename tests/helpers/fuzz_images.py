@@ -12,7 +12,7 @@ from fuzz_targets import Target
 from hypothesis import strategies as st
 from PIL import Image
 
-from agreid_plugin.data.images import broken_images, read_image
+from agreid_plugin.data.images import find_broken_images, read_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (24, 16, 3), dtype=np.uint8)
 MODES = {
@@ -50,7 +50,7 @@ def _file(kind: str) -> Callable[[Path], Path]:
 
 def _read(file: Path) -> None:
     """Read an image as training and `fastreid data check` do."""
-    broken_images([str(file)], progress=False)
+    find_broken_images([str(file)], progress=False)
     found = read_image(file)
     assert found.mode == "RGB"
     assert np.asarray(found).shape == (found.height, found.width, 3)

@@ -18,10 +18,10 @@ from fuzz_cases import ODD_TEXTS, damaged, damaged_json, damaged_yaml
 from hypothesis import strategies as st
 
 from agreid_plugin.captioning import AttributeBackend, load_subjects, with_attributes, write_captions
-from agreid_plugin.data.captions import back_translations
+from agreid_plugin.data.captions import load_back_translations
 from agreid_plugin.data.check import check
 from agreid_plugin.data.datasets import load
-from agreid_plugin.data.protocols import Meta, read_protocols, usable
+from agreid_plugin.data.protocols import Meta, read_protocols, usable_protocols
 
 PEOPLE = {str(pid): {"gender": "male", "upper color": "red", "age": 30} for pid in (1, 2, 5)}
 PROTOCOLS = """Mine:
@@ -67,10 +67,10 @@ def read_dataset(name: str, root: Path) -> None:
         texts = [*record.captions, *record.attributes.values(), *record.tags.values()]
         assert all(isinstance(text, str) for text in texts)
         "".join(texts).encode()
-    Meta.of(found.records)
-    back_translations(found)
+    Meta.collect(found.records)
+    load_back_translations(found)
     check(found, images=False, progress=False)
-    usable(found)
+    usable_protocols(found)
 
 
 def _csv(folder: Path) -> Path:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.engine.distributed import launch
 from agreid_plugin.engine.distributed.environment import LaunchOptions
 from agreid_plugin.engine.distributed.process_group import at_step, member
@@ -44,7 +44,7 @@ def exchange() -> float:
 
 def leave_pid(folder: str) -> None:
     """Write which process this is into a file by its rank."""
-    with whole_file(Path(folder, f"{dist.get_rank()}.pid")) as draft:  # somebody waits for it, and reads
+    with atomic_write(Path(folder, f"{dist.get_rank()}.pid")) as draft:  # somebody waits for it, and reads
         draft.write_text(str(os.getpid()))
 
 

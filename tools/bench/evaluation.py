@@ -102,7 +102,7 @@ def make_ranking(sizes: Sizes, name: str, rank: Callable) -> Ways:
     """Return ours, one of fast-reid's, each giving mAP, and the matrix product."""
     features, records, queries = _features(sizes), _records(sizes), sizes.queries
     query, gallery = features[:queries], features[queries:]
-    metas = Meta.of(records[:queries]), Meta.of(records[queries:])
+    metas = Meta.collect(records[:queries]), Meta.collect(records[queries:])
     labels = [meta.pid for meta in metas] + [meta.camera for meta in metas]
 
     def ours() -> Tensor:

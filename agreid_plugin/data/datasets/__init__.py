@@ -1,4 +1,4 @@
-"""Datasets by name: files on disk -> `Dataset`, a list of records and what was odd about the copy."""
+"""Datasets by name: files on disk -> `Dataset`, a list of records with notes about the copy."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ import numpy as np
 
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.data.datasets import ag_reid, cargo, cp2108, custom, lagper_g2aps, text_sets
-from agreid_plugin.data.datasets.tree import QueryGallery, Tree, plain
-from agreid_plugin.data.files import MOST_LABEL, shown
+from agreid_plugin.data.datasets.tree import QueryGallery, Tree, normalize_name
+from agreid_plugin.data.files import MAX_LABEL, shorten
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import Record
 
 __all__ = ["DATASETS", "Dataset", "QueryGallery", "Source", "dataset_name", "load", "parse_once"]
 
-TAGS = ("time", "scene", "source")
+FILTER_TAGS = ("time", "scene", "source")
 """The tags that a filter may compare."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset this package can read.
+    """Reader of a dataset.
 
     Attributes:
         parse: reads its folder.
-        folders: what people call the folder; case and punctuation do not matter.
+        folders: common names of the folder; case and punctuation do not matter.
         about: one line for lists.
         cite: where it was published.
     """
@@ -109,7 +109,9 @@ DATASETS: dict[str, Source] = {
 
 
 class Kinds:
-    """The kinds of some images. They are few, so that a filter looks at one image of each and not at all images.
+    """Kinds of images: those of a kind have all labels in common that filters and hiding rules compare, but the person.
+
+    Kinds are few, so that a filter compares one image of each and not all images. Shapes: N images, K kinds.
 
     Attributes:
         examples: the first image of each kind, K of them.
@@ -119,7 +121,7 @@ class Kinds:
 
     def __init__(self, records: Sequence[Record]):
         numbers: dict[tuple, int] = {}
-        self.kind = np.array([numbers.setdefault(_key(each), len(numbers)) for each in records], dtype=np.int64)
+        self.kind = np.array([numbers.setdefault(_kind_key(each), len(numbers)) for each in records], dtype=np.int64)
         self.examples = [records[first] for first in np.unique(self.kind, return_index=True)[1].tolist()]
         self.pid = np.array([each.pid for each in records], dtype=np.int64)
 
@@ -132,18 +134,18 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset as found on disk.
+    """A dataset on disk.
 
     Attributes:
         name: one of `DATASETS`.
         root: the folder the user named.
         records: all images, sorted by path.
-        notes: what the user should know about this copy: layout, missing files.
+        notes: remarks about this copy: layout, missing files.
         skipped: images left out because of their names.
         lists: list file -> the two sides of the protocol it defines.
-        groups: attribute -> values in the dataset's own order, empty if it does not define one.
-        attribute_file: the file that tells the attributes of identities, empty without one.
-        undescribed: identities of which that file says nothing.
+        groups: attribute -> values in the dataset's order, empty if it does not define one.
+        attribute_file: the file with the attributes of identities, empty without one.
+        undescribed: identities that this file lacks.
     """
 
     name: str
@@ -175,12 +177,12 @@ class Dataset:
 
     @property
     def schema(self) -> AttributeSchema:
-        """The attributes' order: the dataset's own, or sorted if it has none."""
+        """The attributes in the dataset's order, or sorted if it has none."""
         return AttributeSchema(self.groups) if self.groups else AttributeSchema.collect(self.records)
 
 
 def dataset_name(name: str) -> str:
-    """Return a dataset's proper name, however its case and punctuation were written.
+    """Return a dataset's proper name for one in any case and punctuation.
 
     Example:
         >>> dataset_name("ag_reid_v2")
@@ -189,10 +191,10 @@ def dataset_name(name: str) -> str:
         Traceback (most recent call last):
         agreid_plugin.errors.InputError: dataset 'cagro' unknown (did you mean CARGO?); known: AG-ReID, AG-ReID.v2, ...
     """
-    by_plain = {plain(known): known for known in DATASETS}
-    if plain(name) not in by_plain:
+    by_plain = {normalize_name(known): known for known in DATASETS}
+    if normalize_name(name) not in by_plain:
         raise unknown("dataset", name, DATASETS)
-    return by_plain[plain(name)]
+    return by_plain[normalize_name(name)]
 
 
 _parsed: ContextVar[dict[str, Dataset] | None] = ContextVar("parsed", default=None)
@@ -215,8 +217,8 @@ def load(name: str, root: str | Path, *, skip_bad_names: bool = False, **options
     Args:
         name: one of `DATASETS`, in any case and punctuation.
         root: its folder or the folder containing it.
-        skip_bad_names: leave out images whose names are not the dataset's, and say so, instead of refusing.
-        options: what the dataset's parser takes besides.
+        skip_bad_names: leave out images whose names are not the dataset's, with a note, instead of refusing.
+        options: further arguments of the dataset's parser.
 
     Example:
         >>> import tempfile
@@ -272,10 +274,10 @@ def _check(name: str, root: str | Path, records: list[Record]) -> None:
         raise InputError(f"{name}: no image is left under {root}")
     for record in records:
         for what, number in (("identity", record.pid), ("camera", record.camera)):
-            if abs(number) > MOST_LABEL:
-                raise InputError(f"{shown(record.path)}: {what} {number} is no number up to {MOST_LABEL}")
+            if abs(number) > MAX_LABEL:
+                raise InputError(f"{shorten(record.path)}: {what} {number} is no number up to {MAX_LABEL}")
 
 
-def _key(record: Record) -> tuple:
-    tags = [record.tags.get(name) for name in TAGS] if record.tags else ()
+def _kind_key(record: Record) -> tuple:
+    tags = [record.tags.get(name) for name in FILTER_TAGS] if record.tags else ()
     return record.split, record.view, record.camera, record.platform, not record.captions, *tags

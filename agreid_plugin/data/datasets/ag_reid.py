@@ -71,7 +71,7 @@ def parse(tree: Tree) -> list[Record]:
 
 
 def with_attributes(tree: Tree, records: list[Record], file: str) -> list[Record]:
-    """Give each record its identity's attributes, if the dataset's folder has the file that tells them."""
+    """Add each identity's attributes to its records, if the dataset's folder has the attribute file."""
     path = tree.find(file)
     if path is None:
         tree.note(f"{file} not found: no attributes")
@@ -85,27 +85,27 @@ def with_attributes(tree: Tree, records: list[Record], file: str) -> list[Record
 def read_qut_mat(path: str | Path) -> dict[int, dict[str, str]]:
     """Read AG-ReID's attributes of identities (`qut_attribute_v4_88_attributes.mat`, `qut_attribute_v8.mat`).
 
-    Fields are found by name, in any case and order. What the file calls unknown, or says nothing of, is left out.
+    Fields are found by name, in any case and order. Unknown and missing values are left out.
 
     Args:
         path: the .mat file, a struct `qut_attribute` with the structs `train` and `test`.
 
     Returns:
-        The identity's number, as the parsers make it from file names, -> attribute -> value.
+        The identity's number, as file names give it, -> attribute -> value.
     """
     people: dict[int, dict[str, str]] = {}
-    told = False
+    any_yes = False
     for columns in _qut_structs(Path(path)):
         pids = [_qut_pid(path, value) for value in np.atleast_1d(columns["image_index"])]
         for pid in pids:
             people.setdefault(pid, {})
         for group, values in QUT_GROUPS.items():
             positive = np.stack([_qut_column(path, columns, group + value, len(pids)) for value in values], axis=1)
-            told |= bool(positive.any())
+            any_yes |= bool(positive.any())
             for pid, row in zip(pids, positive, strict=True):
                 people[pid].update(_qut_value(path, pid, group, row))
-    if not told:
-        raise InputError(f"{path}: no field says yes of anybody; write 1 for no and {QUT_YES} for yes")
+    if not any_yes:
+        raise InputError(f"{path}: no field says yes for any identity; write 1 for no and {QUT_YES} for yes")
     return people
 
 
@@ -132,7 +132,7 @@ def _qut_pid(path: str | Path, value: Any) -> int:
 
 
 def _qut_column(path: str | Path, columns: Mapping[str, np.ndarray], field: str, identities: int) -> np.ndarray:
-    """Return of which identities a field says yes: (identities,)."""
+    """Return for which identities a field says yes: (identities,)."""
     if field not in columns:
         raise InputError(f"{path}: attribute field {field!r} missing{did_you_mean(field, columns)}")
     try:

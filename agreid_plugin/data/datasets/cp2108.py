@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.datasets.tree import Grammar, Tree, camera_fields
-from agreid_plugin.data.files import read_json, shown
+from agreid_plugin.data.files import read_json, shorten
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import Record, View
 
@@ -42,8 +42,8 @@ def parse(tree: Tree, version: int = 100, attribute_level: str = "identity") -> 
     Args:
         tree: the folder.
         version: which of the split lists.
-        attribute_level: whose attributes an image has: those of its `identity`, seen from the ground by day, as in
-            SVPR-ReID; or, with `image`, those of its own view and time, and the identity's where the file lacks them.
+        attribute_level: `identity`, an image has the attributes of its identity from the ground by day, as in
+            SVPR-ReID; `image`, those of its view and time, and the identity's where the file lacks them.
     """
     require_known(f"{tree.name}: attribute_level", attribute_level, LEVELS)
     lists = tree.need(f"split_v{version}")
@@ -66,7 +66,7 @@ def read_cp2108(labels: Path, values: Path | None = None) -> dict[Key, dict[str,
     """
     groups = read_values(values) if values else None
     entries = {}
-    for key, given in _by_key(labels, dict).items():
+    for key, given in _read_by_key(labels, dict).items():
         where = f"{labels}: identity {key[0]}, entry {'_'.join(map(str, key))}"
         for name, value in given.items():
             _check_value(where, name, value, groups)
@@ -76,13 +76,15 @@ def read_cp2108(labels: Path, values: Path | None = None) -> dict[Key, dict[str,
 
 def _check_value(where: str, name: str, value: Any, groups: Mapping[str, tuple[str, ...]] | None) -> None:
     if not isinstance(value, str):
-        raise InputError(f'{where}: {name!r} is {shown(repr(value))}, expected text; write "Unknown" if nobody knows')
+        raise InputError(
+            f'{where}: {name!r} is {shorten(repr(value))}, expected text; write "Unknown" if it is not known'
+        )
     if groups is None or not is_known(value):
         return
     if name not in groups:
-        raise unknown(f"{where}: attribute", shown(name), map(shown, groups))
+        raise unknown(f"{where}: attribute", shorten(name), map(shorten, groups))
     if value not in groups[name]:
-        raise unknown(f"{where}: value of {name!r}", shown(value), map(shown, groups[name]))
+        raise unknown(f"{where}: value of {name!r}", shorten(value), map(shorten, groups[name]))
 
 
 def read_values(path: Path) -> dict[str, tuple[str, ...]]:
@@ -91,12 +93,12 @@ def read_values(path: Path) -> dict[str, tuple[str, ...]]:
     for name, indices in content.items():
         numbers = list(indices.values()) if isinstance(indices, dict) else [None]
         if not all(isinstance(number, int) for number in numbers) or len(set(numbers)) < len(numbers):
-            raise InputError(f"{path}: {name!r}: expected attribute -> value -> index, each index a number of its own")
+            raise InputError(f"{path}: {name!r}: expected attribute -> value -> index, no index twice")
     return {name: tuple(sorted(indices, key=indices.__getitem__)) for name, indices in content.items()}
 
 
 def _read_split(tree: Tree, split: str, file: Path, images: Path) -> list[Record]:
-    lines = tree.listed(file)
+    lines = tree.read_list(file)
     if not lines:
         raise InputError(f"{tree.name}: {split} is empty, {file} names no image")
     tree.refuse_missing(file, [line for line in lines if not os.path.isfile(images / line)], len(lines))
@@ -113,14 +115,14 @@ def _with_attributes(tree: Tree, records: list[Record], level: str) -> list[Reco
     else:
         tree.groups = read_values(values)
     entries = read_cp2108(labels, values)
-    people = _of_identities(entries)
+    people = _choose_by_identity(entries)
     tree.note_undescribed(labels, records, people)
     if level == "identity":
         return [replace(record, attributes=people.get(record.pid, {})) for record in records]
-    without = sum(_own_key(record) not in entries and record.pid in people for record in records)
+    without = sum(_record_key(record) not in entries and record.pid in people for record in records)
     if without:
-        tree.note(f"{without} images have no attributes of their own view and time: their identity's are taken")
-    return [replace(record, attributes=_own(entries, people, record, {})) for record in records]
+        tree.note(f"{without} images have no attributes of their view and time: their identity's are used")
+    return [replace(record, attributes=_look_up(entries, people, record, {})) for record in records]
 
 
 def _with_captions(tree: Tree, records: list[Record]) -> list[Record]:
@@ -128,36 +130,36 @@ def _with_captions(tree: Tree, records: list[Record]) -> list[Record]:
     if path is None:
         tree.note(f"{CAPTIONS} not found: no captions")
         return records
-    by_key = _by_key(path, str)
-    people = _of_identities(by_key)
-    # Clothes change between times, so the image's own view and time go before the identity's.
-    texts = [_own(by_key, people, record, "") for record in records]
+    by_key = _read_by_key(path, str)
+    people = _choose_by_identity(by_key)
+    # Clothes change between times, so the entry of the image's view and time goes before the identity's.
+    texts = [_look_up(by_key, people, record, "") for record in records]
     return [replace(r, captions=(text,) if text else ()) for r, text in zip(records, texts, strict=True)]
 
 
-def _own_key(record: Record) -> Key:
+def _record_key(record: Record) -> Key:
     return record.pid, int(record.view == View.AERIAL), int(record.tags["time"])
 
 
-def _own(entries: Mapping[Key, T], people: Mapping[int, T], record: Record, default: T) -> T:
-    return entries.get(_own_key(record), people.get(record.pid, default))
+def _look_up(entries: Mapping[Key, T], people: Mapping[int, T], record: Record, default: T) -> T:
+    return entries.get(_record_key(record), people.get(record.pid, default))
 
 
-def _of_identities(entries: Mapping[Key, T]) -> dict[int, T]:
-    """Return what is said of each identity: from the ground by day (time 1) first, else the next entry there is."""
+def _choose_by_identity(entries: Mapping[Key, T]) -> dict[int, T]:
+    """Return one entry an identity: from the ground by day (time 1) if there is one, else the next."""
     people: dict[int, T] = {}
-    for (pid, _, _), told in sorted(entries.items(), key=_ground_day_first):
-        people.setdefault(pid, told)
+    for (pid, _, _), entry in sorted(entries.items(), key=_ground_day_first):
+        people.setdefault(pid, entry)
     return people
 
 
-def _by_key(path: Path, kind: type) -> dict[Key, Any]:
+def _read_by_key(path: Path, kind: type) -> dict[Key, Any]:
     content = read_json(path, dict)
     found = {}
     for text, value in content.items():
         match = re.fullmatch(r"(\d{1,18})_([01])_(\d{1,18})", text)
         if not match:
-            raise InputError(f"{path}: key {shown(text)!r} is not like 12_0_1 (pid_view_time)")
+            raise InputError(f"{path}: key {shorten(text)!r} is not like 12_0_1 (pid_view_time)")
         if not isinstance(value, kind):
             raise InputError(f"{path}: {text!r} is a {type(value).__name__}, expected a {kind.__name__}")
         pid, view, time = map(int, match.groups())

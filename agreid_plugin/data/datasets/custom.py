@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.datasets.tree import Tree
-from agreid_plugin.data.files import existing, read_csv, refuse_leaving
+from agreid_plugin.data.files import read_csv, refuse_outside, require_existing
 from agreid_plugin.errors import InputError, require_known, unknown
 from agreid_plugin.types import PLATFORMS, UNKNOWN, Record, View
 
@@ -19,7 +19,7 @@ VIEW_WORDS = {
     **dict.fromkeys(("aerial", "a", "uav", "drone"), View.AERIAL),
     **dict.fromkeys(("ground", "g", "cctv", "wearable"), View.GROUND),
 }
-MARKET = r"(?P<pid>-?\d+)_c(?P<camera>\d+)"
+MARKET_PATTERN = r"(?P<pid>-?\d+)_c(?P<camera>\d+)"
 FOLDERS = {
     "train": ("train", "bounding_box_train"),
     "val": ("val",),
@@ -27,17 +27,17 @@ FOLDERS = {
     "gallery": ("gallery", "bounding_box_test"),
 }
 PATTERN_KEYS = "--pattern, DATASETS.OWN.PATTERN or options=dict(pattern=...)"
-WORDS = ("pid", "camera", "view", "platform")  # groups with a meaning of their own; others become tags
+WORDS = ("pid", "camera", "view", "platform")  # groups with a meaning; others become tags
 COLUMNS = ("path", "pid", "split", "camera", "view", "platform")  # the first two are required
 TAGS = ("time", "scene", "altitude")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is said of one image, in words; what is empty nobody said.
+    """Labels of one image as texts, empty where not given.
 
     Attributes:
-        where: the place it was said, for complaints.
+        where: their place, for error messages.
     """
 
     where: str
@@ -52,39 +52,39 @@ class Row:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
-def view_named(word: str, what: str = "view") -> View:
-    """Return the view of one of `VIEW_WORDS`, in any case, or refuse the word as what it was given for."""
+def parse_view(word: str, what: str = "view") -> View:
+    """Return the view of one of `VIEW_WORDS` in any case; `what` names the input in the error about another word."""
     if word.lower() not in VIEW_WORDS:
         raise unknown(what, word, VIEW_WORDS)
     return VIEW_WORDS[word.lower()]
 
 
-def platform_in(word: str) -> str:
-    """Return what carries the camera by a word for its view: whoever says cctv or wearable says that, too."""
+def parse_platform(word: str) -> str:
+    """Return the platform that a word for a view implies, such as cctv or wearable; empty if none."""
     return word.lower() if word.lower() in PLATFORMS else ""
 
 
-def build(rows: Iterable[Row], aerial_cameras: Collection[int | str] = ()) -> list[Record]:
-    """Turn words into records.
+def build_records(rows: Iterable[Row], aerial_cameras: Collection[int | str] = ()) -> list[Record]:
+    """Build records from labels as texts.
 
     Args:
         rows: one an image. Identities and cameras that are not all numbers are numbered in sorted order, and
             identities' names are kept in the tag `identity`.
-        aerial_cameras: the cameras in the air, for rows that say no view.
+        aerial_cameras: the cameras in the air, for rows without a view.
     """
     rows = list(rows)
     for row in rows:
         _check(row)
-    pids = _numbers(row.pid for row in rows)
+    pids = _number_names(row.pid for row in rows)
     named = not all(map(_is_number, pids))
-    cameras = {"": UNKNOWN, **_numbers(row.camera for row in rows if row.camera)}
+    cameras = {"": UNKNOWN, **_number_names(row.camera for row in rows if row.camera)}
     return [
         Record(
             path=row.path,
             pid=pids[row.pid],
             camera=cameras[row.camera],
-            view=_view(row, aerial_cameras),
-            platform=row.platform or platform_in(row.view),
+            view=_get_view(row, aerial_cameras),
+            platform=row.platform or parse_platform(row.view),
             split=row.split,
             attributes=row.attributes,
             captions=row.captions,
@@ -100,7 +100,7 @@ def _check(row: Row) -> None:
         raise InputError(f"{row.where}: no pid: say who is in the image, or leave it out")
 
 
-def _numbers(names: Iterable[str]) -> dict[str, int]:
+def _number_names(names: Iterable[str]) -> dict[str, int]:
     names = sorted(set(names))
     if all(map(_is_number, names)):
         return {name: int(name) for name in names}
@@ -108,30 +108,31 @@ def _numbers(names: Iterable[str]) -> dict[str, int]:
 
 
 def _is_number(name: str) -> bool:
-    # What has more digits than a label can hold is a name, like any other.
+    # More digits than a label can hold make a name.
     return re.fullmatch(r"-?[0-9]{1,18}", name) is not None
 
 
-def _short(camera: str) -> str:
+def _strip_zeros(camera: str) -> str:
     return camera.lstrip("0") or "0"
 
 
-def _view(row: Row, aerial: Collection[int | str]) -> View | None:
+def _get_view(row: Row, aerial: Collection[int | str]) -> View | None:
     if row.view:
-        return view_named(row.view, f"{row.where}: view")
-    return view_of_camera(row.camera, aerial)
+        return parse_view(row.view, f"{row.where}: view")
+    return get_camera_view(row.camera, aerial)
 
 
-def view_of_camera(camera: int | str, aerial_cameras: Collection[int | str]) -> View | None:
-    """Return what a camera sees from by the list of those in the air; None without a list or a camera."""
+def get_camera_view(camera: int | str, aerial_cameras: Collection[int | str]) -> View | None:
+    """Return the view of a camera by the list of aerial cameras; None without a list or a camera."""
     if not aerial_cameras or camera == "":
         return None
-    return View.AERIAL if _short(str(camera)) in {_short(str(each)) for each in aerial_cameras} else View.GROUND
+    aerial = {_strip_zeros(str(each)) for each in aerial_cameras}
+    return View.AERIAL if _strip_zeros(str(camera)) in aerial else View.GROUND
 
 
 def parse_folder(
     tree: Tree,
-    pattern: str = MARKET,
+    pattern: str = MARKET_PATTERN,
     identity_folders: bool = False,
     aerial_cameras: Collection[int | str] = (),
     split: str = "train",
@@ -141,9 +142,9 @@ def parse_folder(
     Args:
         tree: the folder.
         pattern: a regular expression for the beginning of a file's name, with named groups: `pid`, and if the names
-            tell them `camera`, `view` (aerial or ground), `platform`; any other group becomes a tag.
+            have them `camera`, `view` (aerial or ground), `platform`; any other group becomes a tag.
         identity_folders: a folder an identity: the folder's name is the pid and the pattern may match nothing.
-        aerial_cameras: the cameras in the air, when names tell the camera and not the view.
+        aerial_cameras: the cameras in the air, when names have the camera and not the view.
         split: the split of all images when there are no split folders.
     """
     grammar = _compile(pattern, identity_folders)
@@ -154,7 +155,7 @@ def parse_folder(
         bad = [path for path in paths if found[path] is None]
         tree.refuse(name, bad, len(paths), f"pattern {pattern}", f"write one that fits ({PATTERN_KEYS}), rename them")
         rows += [_file_row(path, name, groups) for path, groups in found.items() if groups is not None]
-    return tree.without_junk(build(rows, aerial_cameras))
+    return tree.without_junk(build_records(rows, aerial_cameras))
 
 
 def _compile(pattern: str, identity_folders: bool) -> re.Pattern[str]:
@@ -207,21 +208,20 @@ def parse_table(
 ) -> list[Record]:
     """Read a table with the columns `path` and `pid`, and as known `split`, `camera`, `view`, `platform`.
 
-    A relative path leads to an image inside the folder of images; an absolute one leads anywhere, as the table is the
-    user's own.
+    A relative path leads to an image inside the folder of images; an absolute one leads anywhere.
 
     Columns starting with `caption` are captions, `time`, `scene` and `altitude` are tags, all others attributes of the
     image. An attribute's value that is empty or `unknown` is left out.
 
     Args:
         tree: the CSV file, or a folder with one CSV file in it.
-        images: the folder that relative paths start from, and may not leave; by default the table's own.
+        images: the folder that relative paths start from, and may not leave; by default the table's.
         aerial_cameras: the cameras in the air, for rows without a view.
         split: the split of rows that name none.
         delimiter: what separates the columns.
     """
     table = tree.file or _only_table(tree)
-    folder = existing(images) if images else table.parent
+    folder = require_existing(images) if images else table.parent
     rows = [
         _table_row(f"{table}: line {line}", folder, split, values)
         for line, values in read_csv(table, COLUMNS[:2], delimiter)
@@ -229,7 +229,7 @@ def parse_table(
     if not rows:
         raise InputError(f"{table}: no rows below the header")
     tree.refuse_missing(table, [row.path for row in rows if not os.path.isfile(row.path)], len(rows))
-    return tree.without_junk(build(rows, aerial_cameras))
+    return tree.without_junk(build_records(rows, aerial_cameras))
 
 
 def _only_table(tree: Tree) -> Path:
@@ -244,7 +244,7 @@ def _table_row(where: str, folder: Path, split: str, values: dict[str, str]) -> 
     others = {name: text for name, text in values.items() if name not in COLUMNS and text}
     captions = [name for name in others if name.startswith("caption")]
     if not os.path.isabs(known["path"]):
-        refuse_leaving(where, [known["path"]], "name the folder of images with the option images")
+        refuse_outside(where, [known["path"]], "name the folder of images with the option images")
     return Row(
         where=where,
         **{**known, "path": str(folder / known["path"]), "split": known["split"] or split},

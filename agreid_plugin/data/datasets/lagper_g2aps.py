@@ -21,28 +21,28 @@ G2APS_LISTS = {"A2G": "exp3_A2G+.txt", "G2A": "exp4_G2A+.txt"}
 G2APS_PLATFORMS = {0: "uav", 3: "cctv"}  # by camera number
 
 
-def parse_listed(tree: Tree, grammar: Grammar, lists: Mapping[str, str]) -> list[Record]:
-    """Read `bounding_box_train` and the images that the list files name.
+def parse_with_lists(tree: Tree, grammar: Grammar, lists: Mapping[str, str]) -> list[Record]:
+    """Read `bounding_box_train` and the images in the list files.
 
     Args:
         tree: the dataset's folder; the lists' paths are relative to where `bounding_box_train` lies.
         grammar: how its images are named.
-        lists: protocol -> list file. A protocol whose file is missing cannot be run, which a note says.
+        lists: protocol -> list file. A note names protocols whose file is missing: they cannot be run.
 
     Returns:
         The records of all splits. A listed path is of the query if its first folder's name starts with `query`.
     """
     folder = tree.need("bounding_box_train")
     train = tree.records("train", tree.images("train", folder), grammar)
-    files = _existing(tree, lists)
+    files = _find_lists(tree, lists)
     by_path: dict[str, Record] = {}
     for file in files:
-        by_path |= _read(tree, file, folder.parent, grammar)
+        by_path |= _read_list(tree, file, folder.parent, grammar)
     tree.lists.update({file.name: tree.sides(file, by_path) for file in files})
     return [*tree.without_junk(train), *by_path.values()]
 
 
-def _existing(tree: Tree, lists: Mapping[str, str]) -> list[Path]:
+def _find_lists(tree: Tree, lists: Mapping[str, str]) -> list[Path]:
     files = []
     for protocol, name in lists.items():
         file = tree.find(name)
@@ -53,8 +53,8 @@ def _existing(tree: Tree, lists: Mapping[str, str]) -> list[Path]:
     return files
 
 
-def _read(tree: Tree, file: Path, folder: Path, grammar: Grammar) -> dict[str, Record]:
-    lines = tree.listed(file)
+def _read_list(tree: Tree, file: Path, folder: Path, grammar: Grammar) -> dict[str, Record]:
+    lines = tree.read_list(file)
     tree.refuse_missing(file, [line for line in lines if not os.path.isfile(folder / line)], len(lines))
     found: dict[str, Record] = {}
     for split in ("query", "gallery"):
@@ -79,7 +79,7 @@ LAGPER_GRAMMAR = Grammar(
 
 def parse_lagper(tree: Tree) -> list[Record]:
     """Read LAGPeR's training images and the test images of its lists."""
-    return parse_listed(tree, LAGPER_GRAMMAR, LAGPER_LISTS)
+    return parse_with_lists(tree, LAGPER_GRAMMAR, LAGPER_LISTS)
 
 
 def _g2aps_fields(match: re.Match[str]) -> dict[str, Any]:
@@ -100,4 +100,4 @@ G2APS_GRAMMAR = Grammar(
 
 def parse_g2aps(tree: Tree) -> list[Record]:
     """Read G2APS-ReID's training images and the test images of its lists."""
-    return parse_listed(tree, G2APS_GRAMMAR, G2APS_LISTS)
+    return parse_with_lists(tree, G2APS_GRAMMAR, G2APS_LISTS)

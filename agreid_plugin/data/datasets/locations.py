@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agreid_plugin.data.datasets import DATASETS
-from agreid_plugin.data.datasets.tree import plain
+from agreid_plugin.data.datasets.tree import normalize_name
 from agreid_plugin.data.files import IMAGE_ENDINGS
 
 AGSYNTH_FILE = "agsynth.json"
@@ -45,8 +45,8 @@ def find_datasets(given: Sequence[str] = ()) -> dict[str, str]:
     for root in dataset_roots(given):
         if not root.is_dir():
             found[str(root)] = "no such folder"
-        for folder in _folders(root) if root.is_dir() else ():
-            name = _name_of(folder)
+        for folder in _walk_folders(root) if root.is_dir() else ():
+            name = _identify(folder)
             if name:
                 kind = f"{name} (AG-Synth)" if (folder / AGSYNTH_FILE).is_file() else name
                 found.setdefault(kind, f"{_count_images(folder)} images in {folder}")
@@ -55,17 +55,17 @@ def find_datasets(given: Sequence[str] = ()) -> dict[str, str]:
     return {**found, "not here": ", ".join(missing) or "none"}
 
 
-def _folders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
+def _walk_folders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
     yield root
-    if depth and not _name_of(root):
+    if depth and not _identify(root):
         for each in sorted(root.iterdir()):
             if each.is_dir() and not each.name.startswith("."):
-                yield from _folders(each, depth - 1)
+                yield from _walk_folders(each, depth - 1)
 
 
-def _name_of(folder: Path) -> str:
-    names = {plain(alias): name for name, source in DATASETS.items() for alias in source.folders}
-    return names.get(plain(folder.resolve().name), "") if folder.name not in GENERIC else ""
+def _identify(folder: Path) -> str:
+    names = {normalize_name(alias): name for name, source in DATASETS.items() for alias in source.folders}
+    return names.get(normalize_name(folder.resolve().name), "") if folder.name not in GENERIC else ""
 
 
 def _count_images(folder: Path) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import scipy.io
 
-from agreid_plugin.data.atomic_write import told_undone
+from agreid_plugin.data.atomic_write import io_error_context
 from agreid_plugin.errors import InputError, first_line
 
 MAX_BYTES = 2**28  # of all parts together, unpacked
@@ -37,7 +37,7 @@ def read_mat(path: Path) -> dict[str, Any]:
     Raises:
         InputError: it cannot be read, is damaged, or holds other than numbers, texts, cells and structs.
     """
-    with told_undone(path, "read"):
+    with io_error_context(path, "read"):
         content = path.read_bytes()
     try:
         _check_file(content)

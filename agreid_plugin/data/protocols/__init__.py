@@ -1,4 +1,4 @@
-"""Evaluation protocols: found by name, applied to a dataset, told to evaluators that know cameras alone."""
+"""Evaluation protocols by name, those that a copy of a dataset allows, and their form for camera-only evaluators."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from agreid_plugin.data.datasets import DATASETS, Dataset, Source, dataset_name
-from agreid_plugin.data.datasets.tree import plain
+from agreid_plugin.data.datasets.tree import normalize_name
 from agreid_plugin.data.protocols.hiding_rules import RULES, Meta, hides, mask
 from agreid_plugin.data.protocols.parser import Protocol, read_protocols
-from agreid_plugin.data.protocols.selection import Selection, select, unmatched
+from agreid_plugin.data.protocols.selection import Selection, find_unmatched, select
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.types import UNKNOWN, Record
 
@@ -22,33 +22,33 @@ __all__ = [
     "Selection",
     "add_dataset",
     "expressible_by_camera",
-    "hidden",
+    "find_unmatched",
     "hidden_mask",
     "host_camera",
+    "is_hidden",
     "protocol",
     "protocols",
     "read_protocols",
     "select",
-    "unmatched",
-    "usable",
+    "usable_protocols",
 ]
 
-# What papers write for any of three tasks; without punctuation and case.
+# Names that papers use for any of three tasks; without punctuation and case.
 AMBIGUOUS = frozenset({"ag", "ga", "agag", "aerialground", "agreid", "crossview"})
 THREE_TASKS = {
     "A2G": "aerial queries, ground gallery, as SeCap and ViSA",
     "AG-both": "both directions, same-view images of others stay, as VDT",
     "AG-cross": "both directions, the query's view is hidden, as SVPR-ReID",
 }
-# Cameras that no camera has, one a side: in an evaluator hiding same identity and camera they hide nothing.
-NOWHERE = {"query": -2, "gallery": -3}
+# Camera numbers that no camera has, one a side: in an evaluator that hides same identity and camera they hide nothing.
+NO_CAMERA = {"query": -2, "gallery": -3}
 
 
 def add_dataset(name: str, source: Source, path: str | Path) -> None:
-    """Add a dataset of one's own: how it is read, and its protocols.
+    """Register a custom dataset: its reader and its protocols.
 
     Args:
-        name: what protocols and configurations call it.
+        name: its name in protocols and configurations.
         source: its reader.
         path: a file of protocols, which has the dataset and no other.
 
@@ -59,13 +59,13 @@ def add_dataset(name: str, source: Source, path: str | Path) -> None:
         raise InputError(f"dataset {name} is there already ({DATASETS[name].about}): choose another name")
     found = read_protocols(path)
     if set(found) != {name}:
-        raise InputError(f"{path}: expected protocols of {name} alone, found {', '.join(found) or 'none'}")
-    _all_protocols().update(found)
+        raise InputError(f"{path}: expected protocols of {name} only, found {', '.join(found) or 'none'}")
+    _load_protocols().update(found)
     DATASETS[name] = source
 
 
 @cache
-def _all_protocols() -> dict[str, dict[str, Protocol]]:
+def _load_protocols() -> dict[str, dict[str, Protocol]]:
     found: dict[str, dict[str, Protocol]] = {}
     for path in sorted(Path(__file__).parent.glob("*.yml")):
         found.update(read_protocols(path))
@@ -75,7 +75,7 @@ def _all_protocols() -> dict[str, dict[str, Protocol]]:
 def protocols(dataset: str | Dataset) -> dict[str, Protocol]:
     """Return a dataset's protocols by name."""
     name = dataset.name if isinstance(dataset, Dataset) else dataset_name(dataset)
-    return dict(_all_protocols()[name])
+    return dict(_load_protocols()[name])
 
 
 def protocol(dataset: str, name: str = "") -> Protocol:
@@ -97,7 +97,7 @@ def protocol(dataset: str, name: str = "") -> Protocol:
     name = name.removeprefix(f"{dataset_name(dataset)}/")
     if name in known:
         return known[name]
-    if plain(name).removeprefix(plain(dataset)) in AMBIGUOUS:
+    if normalize_name(name).removeprefix(normalize_name(dataset)) in AMBIGUOUS:
         tasks = [f"{task} ({what})" for task, what in THREE_TASKS.items() if task in known]
         raise InputError(
             f"protocol {name!r} names three tasks in the literature; "
@@ -106,8 +106,8 @@ def protocol(dataset: str, name: str = "") -> Protocol:
     raise unknown(f"{dataset_name(dataset)} protocol", name, known)
 
 
-def usable(dataset: Dataset) -> tuple[dict[str, Protocol], dict[str, str]]:
-    """Return the protocols that this copy of a dataset allows, and for the others the reason why not."""
+def usable_protocols(dataset: Dataset) -> tuple[dict[str, Protocol], dict[str, str]]:
+    """Return the protocols that this copy of a dataset allows, and name -> reason for the others."""
     allowed, refused = {}, {}
     for name, candidate in protocols(dataset).items():
         try:
@@ -118,8 +118,8 @@ def usable(dataset: Dataset) -> tuple[dict[str, Protocol], dict[str, str]]:
     return allowed, refused
 
 
-def hidden(protocol: Protocol, query: Record, gallery: Record) -> bool:
-    """Say whether the protocol hides a gallery image from a query. Unknown camera, view or time never hides.
+def is_hidden(protocol: Protocol, query: Record, gallery: Record) -> bool:
+    """Return whether the protocol hides a gallery image from a query. Unknown camera, view or time never hides.
 
     Example:
         >>> from agreid_plugin.types import View
@@ -134,18 +134,18 @@ def hidden(protocol: Protocol, query: Record, gallery: Record) -> bool:
 
 
 def hidden_mask(protocol: Protocol, query: Meta, gallery: Meta) -> np.ndarray:
-    """Return (Q, G), True where the protocol hides the gallery image from the query: `hidden` for many at once."""
+    """Return (Q, G), True where the protocol hides the gallery image from the query: `is_hidden` for many at once."""
     return mask(protocol.hide, query, gallery)
 
 
 def expressible_by_camera(protocol: Protocol) -> bool:
-    """Say whether an evaluator that hides same identity and camera, and nothing else, can run the protocol."""
+    """Return whether an evaluator that hides only same identity and camera can run the protocol."""
     single = protocol.hide in ((), ("same_camera_same_id",), ("same_view_same_id",))
     return single and protocol.kind == "image"
 
 
 def host_camera(protocol: Protocol, record: Record) -> int | None:
-    """Return the camera to tell such an evaluator, so that it hides exactly what the protocol hides.
+    """Return the camera number with which such an evaluator hides exactly what the protocol hides.
 
     None if no camera could: rules that hide other identities too need an evaluator that knows them.
     """
@@ -155,4 +155,4 @@ def host_camera(protocol: Protocol, record: Record) -> int | None:
         return record.camera
     if protocol.hide == ("same_view_same_id",) and record.view is not None:
         return int(record.view)
-    return NOWHERE.get(record.split, record.camera)
+    return NO_CAMERA.get(record.split, record.camera)

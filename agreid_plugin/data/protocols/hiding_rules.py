@@ -1,4 +1,4 @@
-"""Which gallery images a query must not see. What is unknown, a camera, view or time, never hides anything.
+"""Hiding rules: which gallery images a query must not see. An unknown camera, view or time never hides anything.
 
 Shapes: Q queries, G gallery images.
 """
@@ -17,7 +17,7 @@ from agreid_plugin.types import UNKNOWN, Record, view_label
 
 @dataclass(frozen=True)
 class Meta:
-    """What the hiding rules look at, one number an image and `UNKNOWN` where nobody knows.
+    """Labels that hiding rules compare, one number an image, `UNKNOWN` where not known.
 
     Attributes:
         pid: identities.
@@ -32,11 +32,11 @@ class Meta:
     time: np.ndarray
 
     @classmethod
-    def of(cls, records: Iterable[Record]) -> Meta:
+    def collect(cls, records: Iterable[Record]) -> Meta:
         """Collect the numbers of some records."""
         records = list(records)
         words = [record.tags.get("time", "") for record in records]
-        times = {word: _time(word) for word in set(words)}
+        times = {word: _hash_time(word) for word in set(words)}
         columns = (
             [record.pid for record in records],
             [record.camera for record in records],
@@ -52,7 +52,7 @@ class Meta:
         return Meta(self.pid[index], self.camera[index], self.view[index], self.time[index])
 
 
-def _time(word: str) -> int:
+def _hash_time(word: str) -> int:
     # The same word has to be the same number in every list of records, so it cannot be a place in one of them.
     return int.from_bytes(blake2b(word.encode(), digest_size=7).digest(), "big") if word else UNKNOWN
 
@@ -82,7 +82,7 @@ def mask(rules: Iterable[str], query: Meta, gallery: Meta) -> np.ndarray:
 
 
 def hides(rule: str, query: Record, gallery: Record) -> bool:
-    """Say whether one rule hides one gallery image from one query: `mask` spelled out."""
+    """Return whether one rule hides one gallery image from one query; the slow form of `mask`."""
     same_id = query.pid == gallery.pid
     if rule == "same_camera_same_id":
         return same_id and query.camera == gallery.camera != UNKNOWN

@@ -1,4 +1,4 @@
-"""Augmentations of tensor images and whole batches: PLRM and the two it is compared with."""
+"""Augmentations of tensor images and whole batches: PLRM, and the two that VIF-AGReID compares it with."""
 
 from agreid_plugin.data.transforms.plrm import (
     PLRM,

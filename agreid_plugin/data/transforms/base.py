@@ -1,4 +1,4 @@
-"""What augmentations of tensors share: the call, patches as views, random draws, checks of arguments.
+"""Base class of tensor augmentations, with patches as views, random draws and checks of arguments.
 
 Shapes: B images of C channels, H rows and W columns; a grid of R x K patches of n x n pixels.
 """
@@ -63,7 +63,7 @@ def cast(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def draw(shape: tuple[int, ...], device: torch.device, generator: Generator | None) -> Tensor:
-    """Draw numbers in [0, 1) where the generator lives, and bring them to `device`."""
+    """Draw numbers in [0, 1) on the generator's device, and move them to `device`."""
     source = generator.device if generator is not None else device
     return torch.rand(shape, device=source, generator=generator).to(device)
 
@@ -76,7 +76,7 @@ def draw_angles(
 
 
 def happens(probability: float, generator: Generator | None = None) -> bool:
-    """Draw whether something happens that does so with a probability."""
+    """Draw an event of a probability."""
     return float(torch.rand((), generator=generator)) < probability
 
 

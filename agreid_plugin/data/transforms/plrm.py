@@ -27,7 +27,7 @@ FILLS = ("zero", "self")
 
 
 class PLRM(Augmentation):
-    """Rotates patches about their centers and mixes them with what was there, more often near the image's center.
+    """Rotates patches about their centers and mixes them with the image, more often near the image's center.
 
     It belongs after resizing, cropping and conversion to a tensor, and before random erasing; the paper does not say.
 
@@ -222,7 +222,7 @@ class RandomRotation(Augmentation):
 class PatchShuffle(Augmentation):
     """Shuffles the pixels within every patch of an image ("PatchShuffle Regularization", Kang et al., 2017).
 
-    That work shuffles feature maps as well; here it is images alone. The defaults, 2 x 2 pixels and 0.05, are those of
+    That work shuffles feature maps as well; here it is images only. The defaults, 2 x 2 pixels and 0.05, are those of
     a public re-implementation, and have not been checked against the experiments of the paper.
 
     Args:

@@ -1,4 +1,4 @@
-"""The image augmentation of TBPS-CLIP and TAG-CLIP: a few operations drawn anew for every image.
+"""The image augmentation of TBPS-CLIP and TAG-CLIP: a few operations drawn for every image.
 
 Pixels are from 0 to 255. Shapes as in `base`; one image is (C, H, W), C being red, green and blue.
 """
@@ -16,13 +16,13 @@ from agreid_plugin.data.transforms.base import Augmentation, as_floating, cast, 
 from agreid_plugin.data.transforms.plrm import rotation_grid
 from agreid_plugin.errors import InputError, require_known
 
-BRIGHTEST = 255.0
+MAX_PIXEL = 255.0
 JITTER = 0.1  # of brightness, contrast and saturation, to either side
 ANGLE = 15.0  # degrees, to either side
 CROP_AREA, CROP_RATIO = (0.9, 1.0), (3 / 4, 4 / 3)  # part of the image; width by height
 GRAY, FLIP, ERASE = 0.1, 0.5, 0.5  # how likely
 ERASED_AREA, ERASED_RATIO = (0.1, 0.2), (0.3, 3.3)  # part of the image; height by width
-TRIES = 10  # to draw a rectangle that fits
+MAX_TRIES = 10  # to draw a rectangle that fits
 LUMA = (0.2989, 0.587, 0.114)
 
 
@@ -73,15 +73,15 @@ class AugmentationPool(Augmentation):
 
 def jitter(image: Tensor, generator: Generator | None) -> Tensor:
     """Change brightness, contrast and saturation, in any order."""
-    changes = (_brightened, _contrasted, _saturated)
+    changes = (_brighten, _change_contrast, _saturate)
     for place in torch.randperm(len(changes), generator=generator).tolist():
-        image = changes[place](image, _between(1 - JITTER, 1 + JITTER, generator))
+        image = changes[place](image, _draw_between(1 - JITTER, 1 + JITTER, generator))
     return image
 
 
 def rotate(image: Tensor, generator: Generator | None) -> Tensor:
     """Turn the image about its center, each pixel the nearest one of before."""
-    angle = image.new_tensor([_between(-ANGLE, ANGLE, generator)])
+    angle = image.new_tensor([_draw_between(-ANGLE, ANGLE, generator)])
     grid = rotation_grid(angle, *image.shape[1:])
     return F.grid_sample(image[None], grid, mode="nearest", align_corners=False)[0]
 
@@ -89,8 +89,8 @@ def rotate(image: Tensor, generator: Generator | None) -> Tensor:
 def crop(image: Tensor, generator: Generator | None, ratio: tuple[float, float] = CROP_RATIO) -> Tensor:
     """Cut out most of the image and bring it back to size, bilinearly."""
     height, width = image.shape[1:]
-    found = _rectangle(height, width, CROP_AREA, (1 / ratio[1], 1 / ratio[0]), generator)
-    top, left, rows, columns = found or _central(height, width, ratio)
+    found = _draw_rectangle(height, width, CROP_AREA, (1 / ratio[1], 1 / ratio[0]), generator)
+    top, left, rows, columns = found or _central_rectangle(height, width, ratio)
     part = image[None, :, top : top + rows, left : left + columns]
     return F.interpolate(part, (height, width), mode="bilinear", antialias=True, align_corners=False)[0]
 
@@ -110,7 +110,7 @@ def erase(image: Tensor, generator: Generator | None) -> Tensor:
     if not happens(ERASE, generator):
         return image
     height, width = image.shape[1:]
-    found = _rectangle(height, width, ERASED_AREA, ERASED_RATIO, generator)
+    found = _draw_rectangle(height, width, ERASED_AREA, ERASED_RATIO, generator)
     if found is None:
         return image
     top, left, rows, columns = found
@@ -125,13 +125,13 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
 """What may be in the pool, by name."""
 
 
-def _rectangle(
+def _draw_rectangle(
     height: int, width: int, area: tuple[float, float], ratio: tuple[float, float], generator: Generator | None
 ) -> tuple[int, int, int, int] | None:
     """Draw top, left, rows and columns of a rectangle inside the image; `ratio` is height by width."""
-    for _ in range(TRIES):
-        pixels = height * width * _between(*area, generator)
-        shape = math.exp(_between(math.log(ratio[0]), math.log(ratio[1]), generator))
+    for _ in range(MAX_TRIES):
+        pixels = height * width * _draw_between(*area, generator)
+        shape = math.exp(_draw_between(math.log(ratio[0]), math.log(ratio[1]), generator))
         rows, columns = round(math.sqrt(pixels * shape)), round(math.sqrt(pixels / shape))
         if 0 < rows <= height and 0 < columns <= width:
             top, left = (int(torch.randint(n + 1, (), generator=generator)) for n in (height - rows, width - columns))
@@ -139,22 +139,22 @@ def _rectangle(
     return None
 
 
-def _central(height: int, width: int, ratio: tuple[float, float]) -> tuple[int, int, int, int]:
+def _central_rectangle(height: int, width: int, ratio: tuple[float, float]) -> tuple[int, int, int, int]:
     """Return the largest rectangle in the middle of the image whose width by height is within bounds."""
     rows, columns = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
     return (height - rows) // 2, (width - columns) // 2, rows, columns
 
 
-def _brightened(image: Tensor, factor: float) -> Tensor:
-    return (factor * image).clamp(0, BRIGHTEST)
+def _brighten(image: Tensor, factor: float) -> Tensor:
+    return (factor * image).clamp(0, MAX_PIXEL)
 
 
-def _contrasted(image: Tensor, factor: float) -> Tensor:
-    return (factor * image + (1 - factor) * _gray(image).mean()).clamp(0, BRIGHTEST)
+def _change_contrast(image: Tensor, factor: float) -> Tensor:
+    return (factor * image + (1 - factor) * _gray(image).mean()).clamp(0, MAX_PIXEL)
 
 
-def _saturated(image: Tensor, factor: float) -> Tensor:
-    return (factor * image + (1 - factor) * _gray(image)).clamp(0, BRIGHTEST)
+def _saturate(image: Tensor, factor: float) -> Tensor:
+    return (factor * image + (1 - factor) * _gray(image)).clamp(0, MAX_PIXEL)
 
 
 def _gray(image: Tensor) -> Tensor:
@@ -162,5 +162,5 @@ def _gray(image: Tensor) -> Tensor:
     return (image.new_tensor(LUMA)[:, None, None] * image).sum(0, keepdim=True)
 
 
-def _between(low: float, high: float, generator: Generator | None) -> float:
+def _draw_between(low: float, high: float, generator: Generator | None) -> float:
     return low + (high - low) * float(torch.rand((), generator=generator))

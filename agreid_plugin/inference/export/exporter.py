@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from agreid_plugin.data.atomic_write import told_unwritten, whole_file
+from agreid_plugin.data.atomic_write import atomic_write, write_error_context
 from agreid_plugin.data.files import list_images
 from agreid_plugin.data.images import read_image
 from agreid_plugin.deploy import ExportedModel, ModelMetadata
@@ -126,7 +126,7 @@ def export(extractor: Extractor, target: ExportTarget, pictures: Pictures | None
         if target.int8:
             draft_path = _quantize(draft_path, graph.metadata, sample, say)
         for file, path in zip(export_files(draft_path), export_files(target.path), strict=True):
-            with told_unwritten(path), whole_file(path) as draft:
+            with write_error_context(path), atomic_write(path) as draft:
                 shutil.copyfile(file, draft)
     return ExportedModel(target.path).metadata
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agreid_plugin.data.sentences import PROMPTS, person_sentence, prompt_positions
+from agreid_plugin.data.sentences import PROMPTS, build_person_sentence, prompt_positions
 from agreid_plugin.errors import InputError, require_given, require_known
 from agreid_plugin.losses import IdentityLoss, OnFeatures, SupConLoss, clip_objectives
 from agreid_plugin.nn.bnneck import BNNeck
@@ -199,7 +199,7 @@ class TextClassifier(nn.Module):
 
 
 def _tokenize_sentence(text: TextTower) -> Tensor:
-    sentence = person_sentence()
+    sentence = build_person_sentence()
     if text.count(sentence) > text.length:
         raise InputError(f"text_length={text.length} should be {text.count(sentence)} or more: {sentence!r} is as long")
     return text.tokenize(sentence)[:, : text.count(sentence)]

@@ -20,7 +20,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from agreid_plugin.data.attributes import AttributeSchema, is_known
-from agreid_plugin.data.sentences import attribute_sentence, prompt_positions, view_sentence, view_word_position
+from agreid_plugin.data.sentences import (
+    build_attribute_sentence,
+    build_view_sentence,
+    prompt_positions,
+    view_word_position,
+)
 from agreid_plugin.errors import InputError, require_given, require_known
 from agreid_plugin.nn.clip import TextTower
 from agreid_plugin.nn.view_predictor import ViewClasses
@@ -179,12 +184,12 @@ class SentenceEncoder(nn.Module):
                 raise InputError(
                     f"views or platforms have {UNKNOWN} (unknown), but a sentence names the view of every image"
                 )
-            return view_sentence(self.words[row[0]], self.prompts)
+            return build_view_sentence(self.words[row[0]], self.prompts)
         schema = require_given("schema", self.schema)
         for label, (name, values) in zip(row, schema.groups.items(), strict=True):
             if not UNKNOWN <= label < len(values):
                 raise InputError(f"attributes has {label} for {name!r}, which has {len(values)} values")
-        return attribute_sentence(schema.decode(row), self.style, self.prompts)
+        return build_attribute_sentence(schema.decode(row), self.style, self.prompts)
 
     def train(self, mode: bool = True) -> SentenceEncoder:
         """Switch between training and evaluation, and clear the cache."""
@@ -249,11 +254,11 @@ class SentenceEncoder(nn.Module):
             size = self.tower.count(word) - 2
             if self.word_key and size != 1:
                 raise InputError(f"word {word!r} should be one token, it is {size}: this variant reads one position")
-        longest = [view_sentence(word, self.prompts) for word in self.words]
+        longest = [build_view_sentence(word, self.prompts) for word in self.words]
         if self.schema:
             known = {name: filter(is_known, values) for name, values in self.schema.groups.items()}
             values = {name: max(each, key=self.tower.count, default="") for name, each in known.items()}
-            longest.append(attribute_sentence(values, self.style, self.prompts))
+            longest.append(build_attribute_sentence(values, self.style, self.prompts))
         for sentence in longest:
             if (tokens := self.tower.count(sentence)) > self.tower.length:
                 raise InputError(

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.errors import InputError
 from agreid_plugin.retrieval.index import folder as files
 from agreid_plugin.retrieval.index.base import GalleryIndex, Info
@@ -73,7 +73,7 @@ class FaissIndex(GalleryIndex):
         files.make_folder(path)
         lock = files.WriterLock(path)
         try:
-            with whole_file(path / files.TABLE) as draft:
+            with atomic_write(path / files.TABLE) as draft:
                 about = {"vectors": 0, "checksum": 0, "number": 0, "complete": False, "structure": None}
                 MetadataTable.create(draft, {"width": width, "maker": maker, "kind": kind, **about})
         finally:
@@ -228,7 +228,7 @@ class FaissIndex(GalleryIndex):
         old = self._about["structure"]
         number = old["number"] + 1 if old else 0
         path = self._folder / f"structure-{number}.faiss"
-        with whole_file(path) as draft:
+        with atomic_write(path) as draft:
             structure.write(draft)
         size = path.stat().st_size
         about = {"number": number, "file": path.name, "size": size, "checksum": files.checksum_file(path, size)}

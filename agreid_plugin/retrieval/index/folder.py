@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agreid_plugin.data.atomic_write import told_undone, told_unwritten
+from agreid_plugin.data.atomic_write import io_error_context, write_error_context
 from agreid_plugin.errors import InputError
 
 TABLE, LOCK = "gallery.sqlite", "writer.lock"
@@ -40,7 +40,7 @@ class VectorFile:
     def append(self, known: int, vectors: np.ndarray, checksum: int) -> int:
         """Write vectors, (N, D), behind the first `known`, and return the checksum of all."""
         data = np.ascontiguousarray(vectors, dtype="<f4").tobytes()
-        with told_unwritten(self.path), self.path.open("r+b" if self.path.exists() else "wb") as file:
+        with write_error_context(self.path), self.path.open("r+b" if self.path.exists() else "wb") as file:
             file.truncate(known * self.width * BYTES)
             file.seek(0, os.SEEK_END)
             file.write(data)
@@ -70,7 +70,7 @@ class VectorFile:
 
 def make_folder(path: Path) -> None:
     """Make a folder for an index; it may exist if nothing is in it but what an interrupted creation left."""
-    with told_unwritten(path):
+    with write_error_context(path):
         path.mkdir(parents=True, exist_ok=True)
         if any(name.name != LOCK and name.name[0] != "." for name in path.iterdir()):
             raise InputError(f"{path} is not empty and no gallery index: name another folder")
@@ -113,7 +113,7 @@ def check_checksum(path: Path, size: int, checksum: int) -> None:
 def checksum_file(path: Path, size: int) -> int:
     """Return the checksum of the first `size` bytes of a file."""
     checksum = 0
-    with told_undone(path, "read"), path.open("rb") as file:
+    with io_error_context(path, "read"), path.open("rb") as file:
         while size and (data := file.read(min(size, BLOCK))):
             checksum = zlib.crc32(data, checksum)
             size -= len(data)

@@ -14,7 +14,7 @@ from fastreid.modeling import build_model
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor
 
-from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import Released
 from agreid_plugin.hosts.fastreid.config import checks
@@ -178,7 +178,7 @@ def _write(out: Path, content: dict) -> None:
     # A tensor read from a file may be a view of one large storage, which would be written with it.
     content = {**content, "model": {name: value.clone() for name, value in content["model"].items()}}
     try:
-        with whole_file(out) as draft:
+        with atomic_write(out) as draft:
             torch.save(content, draft)
     except (OSError, RuntimeError) as error:  # torch's writer raises the latter on a full disk
         raise InputError(f"--out {out} cannot be written: {error}".splitlines()[0]) from None

@@ -12,12 +12,12 @@ from fastreid.data.datasets.bases import ImageDataset
 
 from agreid_plugin.data.attributes import (
     AttributeSchema,
+    build_schema,
     check_labels,
-    expanded,
-    from_rows,
-    of_datasets,
+    expand_kinds,
     require_described,
-    to_rows,
+    schema_from_rows,
+    schema_to_rows,
 )
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
@@ -69,7 +69,7 @@ def with_attributes(cfg):
 def with_schema(cfg):
     """Return the configuration with the attributes of `schema_of` in `MODEL.SVPR.ATTRIBUTES`."""
     schema = schema_of(cfg)
-    return with_value(cfg, KEY, list(NONE) if schema is None else to_rows(schema))
+    return with_value(cfg, KEY, list(NONE) if schema is None else schema_to_rows(schema))
 
 
 def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
@@ -98,15 +98,15 @@ def _ours(datasets: Sequence[ImageDataset]) -> list[RecordDataset]:
 
 def _of_datasets(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
     with key_error_context("DATASETS.ATTRIBUTES"):
-        return of_datasets([dataset.records for dataset in _ours(datasets)], cfg.DATASETS.ATTRIBUTES)
+        return build_schema([dataset.records for dataset in _ours(datasets)], cfg.DATASETS.ATTRIBUTES)
 
 
 def _written(cfg) -> AttributeSchema | None:
     if list(cfg.MODEL.SVPR.ATTRIBUTES) == NONE:
         return None
     with key_error_context(KEY):
-        schema = from_rows(cfg.MODEL.SVPR.ATTRIBUTES)
-    asked = expanded(cfg.DATASETS.ATTRIBUTES, schema.groups)
+        schema = schema_from_rows(cfg.MODEL.SVPR.ATTRIBUTES)
+    asked = expand_kinds(cfg.DATASETS.ATTRIBUTES, schema.groups)
     if asked and asked != schema.names:
         raise InputError(
             f"DATASETS.ATTRIBUTES asks for {', '.join(asked)}, but {KEY} of this run has {', '.join(schema.names)}: "

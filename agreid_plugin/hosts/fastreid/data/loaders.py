@@ -19,7 +19,7 @@ from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.data.bad_images import BadImages, Labels
 from agreid_plugin.data.collate import Sample
 from agreid_plugin.data.images import read_image
-from agreid_plugin.data.samplers import EndlessViewBalancedSampler, NumberedBatches, drawn_by_number
+from agreid_plugin.data.samplers import EndlessViewBalancedSampler, SeededBatches, seeded_getitem
 from agreid_plugin.engine.checks import LabeledImage
 from agreid_plugin.engine.signals import leave_to_the_main_process
 from agreid_plugin.hosts.fastreid.data.attributes import training_schema
@@ -59,9 +59,9 @@ class ReIDDataset(CommDataset):
     ):
         super().__init__(img_items, transform, relabel)
         self.schema, self.tokenize = schema, tokenize
-        self.bad_images = BadImages(len(img_items), self._labels_of, bad_images, anybody=not relabel)
+        self.bad_images = BadImages(len(img_items), self._labels_of, bad_images, any_identity=not relabel)
 
-    @drawn_by_number
+    @seeded_getitem
     def __getitem__(self, index: int) -> Sample:
         image, place = self.bad_images.attempt(index, lambda place: (read_image(self.img_items[place][0]), place))
         item = self.img_items[place if self.relabel else index]
@@ -134,7 +134,7 @@ def build_train_loader(cfg) -> DeviceLoader:
     )
     per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
     seed = cfg.SEED if cfg.SEED >= 0 else comm.shared_random_seed()
-    batches = NumberedBatches(build_sampler(cfg, items), per_process, seed, comm.get_rank())
+    batches = SeededBatches(build_sampler(cfg, items), per_process, seed, comm.get_rank())
     return _loader(cfg, train_set, batches)
 
 

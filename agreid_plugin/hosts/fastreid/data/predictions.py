@@ -15,7 +15,7 @@ from fastreid.utils import comm
 from tabulate import tabulate
 from torch import nn
 
-from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
@@ -87,7 +87,7 @@ def write_predictions(path: str | Path, rows: Iterable[Prediction]) -> None:
     """Write predictions as a CSV file, whole or not at all; a file that exists is refused."""
     path = check_predictions_file(path)
     with (
-        whole_file(path) as draft,
+        atomic_write(path) as draft,
         draft.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,  # names may be no UTF-8
     ):
         table = csv.writer(file)

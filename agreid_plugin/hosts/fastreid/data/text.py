@@ -13,7 +13,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
 from torch.utils.data import BatchSampler
 
-from agreid_plugin.data.captions import CaptionAugmentation, CaptionReader, captions_of, clean, pairs
+from agreid_plugin.data.captions import CaptionAugmentation, CaptionReader, clean, list_captions, split_captions
 from agreid_plugin.engine import caption_report
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
@@ -65,7 +65,7 @@ def learned_items(cfg, items: Sequence[tuple]) -> list[tuple]:
         )
     if cfg.INPUT.CAPTIONS == "one":
         return told
-    return [RecordItem(*item, record) for item in told for record in pairs([item.record])]
+    return [RecordItem(*item, record) for item in told for record in split_captions([item.record])]
 
 
 def _has_captions(item: tuple) -> bool:
@@ -107,7 +107,7 @@ class ImagesThenCaptions:
 
     def __init__(self, cfg, images: DeviceLoader, records: Sequence[Record]):
         self.images, self.dataset = images, images.dataset
-        self._captions = captions_of(records)
+        self._captions = list_captions(records)
         self._tokenize = Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH)
         per_process = max(cfg.TEST.IMS_PER_BATCH // comm.get_world_size(), 1)
         share = samplers.InferenceSampler(len(self._captions))

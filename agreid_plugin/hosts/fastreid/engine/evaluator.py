@@ -13,7 +13,7 @@ from fastreid.evaluation import DatasetEvaluator
 from fastreid.utils import comm
 from torch import Tensor, nn
 
-from agreid_plugin.data.bad_images import BadImages, tell_bad_images
+from agreid_plugin.data.bad_images import BadImages, log_bad_images
 from agreid_plugin.data.datasets import Dataset
 from agreid_plugin.data.protocols import Protocol
 from agreid_plugin.errors import InputError

@@ -15,7 +15,7 @@ from fastreid.utils.events import EventStorage, EventWriter, get_event_storage
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.engine.checkpoints import spare_tensorboard, sparing
 
 _logger = logging.getLogger("fastreid.train")
@@ -64,7 +64,7 @@ class JSONWriter(EventWriter):
         kept = [line for line in map(_parsed, self._path.read_bytes().splitlines()) if line["iteration"] < start_iter]
         for line in kept:
             self._fresh.see(line, line["iteration"])
-        with whole_file(self._path) as draft:
+        with atomic_write(self._path) as draft:
             draft.write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in kept), encoding="utf-8")
 
     def write(self) -> None:

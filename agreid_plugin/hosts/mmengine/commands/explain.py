@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
-from agreid_plugin.data.attributes import to_rows
+from agreid_plugin.data.attributes import schema_to_rows
 from agreid_plugin.data.datasets import dataset_name
 from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.data.protocols import select
@@ -75,7 +75,7 @@ def _leave_out_unknown(cfg: Config) -> list[Row]:
     if not isinstance(asked, Mapping):
         return []
     try:
-        cfg.model["attributes"] = to_rows(schema_of({**asked, "agsynth": None}))  # nothing is made
+        cfg.model["attributes"] = schema_to_rows(schema_of({**asked, "agsynth": None}))  # nothing is made
     except InputError as error:
         cfg.model["attributes"] = None
         return [("attributes", f"not known, explained without them: {error}")]

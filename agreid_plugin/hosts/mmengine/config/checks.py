@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import SGD
 
 import agreid_plugin
-from agreid_plugin.data.workers import told_crash
+from agreid_plugin.data.workers import describe_crash
 from agreid_plugin.errors import InputError, did_you_mean, error_context, first_line, unknown
 from agreid_plugin.host import INSTALL
 from agreid_plugin.hosts.mmengine import registry
@@ -255,7 +255,7 @@ class BuildErrors(Hook):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if not isinstance(error, Exception) or isinstance(error, InputError):
             return
-        crash = told_crash(error)
+        crash = describe_crash(error)
         if crash is not None:
             raise crash from error
         if isinstance(error, TypeError) and isinstance(error.__context__, TypeError):

@@ -12,7 +12,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from agreid_plugin.data.attributes import to_rows
+from agreid_plugin.data.attributes import schema_to_rows
 from agreid_plugin.engine.overrides import literal, pairs
 from agreid_plugin.errors import InputError, did_you_mean, error_context, first_line
 from agreid_plugin.hosts.mmengine.config.checks import EXTRA_RUNNER_KEYS, check_config
@@ -124,7 +124,7 @@ def resolve_model(model: Mapping[str, Any]) -> dict[str, Any]:
         needed = needs_quick_gelu(spelled(clip.get("quick_gelu", "auto")), clip.get("pretrained"))
         known["clip"] = {**clip, "quick_gelu": "yes" if needed else "no"}
     if isinstance(known.get("attributes"), dict):
-        known["attributes"] = to_rows(schema_of(known["attributes"]))
+        known["attributes"] = schema_to_rows(schema_of(known["attributes"]))
     return known
 
 

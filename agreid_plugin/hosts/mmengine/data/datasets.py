@@ -12,9 +12,9 @@ from mmengine.dataset import BaseDataset
 from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 
-from agreid_plugin.data.attributes import AttributeSchema, check_labels, of_datasets, require_described, to_rows
+from agreid_plugin.data.attributes import AttributeSchema, build_schema, check_labels, require_described, schema_to_rows
 from agreid_plugin.data.bad_images import POLICIES, BadImages, Labels
-from agreid_plugin.data.captions import clean, pairs
+from agreid_plugin.data.captions import clean, split_captions
 from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets import Dataset, dataset_name, load
 from agreid_plugin.data.datasets.locations import default_root
@@ -66,7 +66,7 @@ def _schema(asked: Sequence[Any] | Mapping[str, Any], datasets: Sequence[Dataset
     if isinstance(asked, Mapping) or any(not isinstance(each, str) for each in asked):
         return schema_of(asked)
     with error_context("attributes"):
-        return of_datasets(datasets, asked)
+        return build_schema(datasets, asked)
 
 
 def training_captions(
@@ -90,7 +90,7 @@ def training_captions(
     if left < images:
         _logger.info("%d of %d training images have no caption and are left out", images - left, images)
     log_long_captions(tokenize, (record for found in told.values() for record in found), "training")
-    chosen = {name: list(pairs(found)) if each else found for name, found in told.items()}
+    chosen = {name: list(split_captions(found)) if each else found for name, found in told.items()}
     return chosen, _translations(tokenize, datasets)
 
 
@@ -189,7 +189,7 @@ class ReIDDataset(BaseDataset):
         """Read the dataset, if that is still to be done."""
         super().full_init()
         if self.bad_images is None:
-            self.bad_images = BadImages(len(self), self._bad_labels, self.policy, anybody=self.test_mode)
+            self.bad_images = BadImages(len(self), self._bad_labels, self.policy, any_identity=self.test_mode)
             if self.test_mode and self.policy == "skip":  # a training set's metadata goes into checkpoints
                 self._metainfo["bad_images"] = self.bad_images
 
@@ -233,7 +233,7 @@ class ReIDDataset(BaseDataset):
         # By such words fast-reid sorts identities: a label is the same person in both hosts.
         words = {f"{name}_{record.pid}" for name, records in chosen.items() for record in records}
         labels = {word: label for label, word in enumerate(sorted(words))}
-        self._metainfo |= {"num_ids": len(labels), "attributes": None if schema is None else to_rows(schema)}
+        self._metainfo |= {"num_ids": len(labels), "attributes": None if schema is None else schema_to_rows(schema)}
         return [
             {
                 **_labels_of(record),

@@ -21,7 +21,7 @@ import torch
 from mmengine.logging import HistoryBuffer, MessageHub
 from torch import Tensor
 
-from agreid_plugin.data.files import leaves
+from agreid_plugin.data.files import leads_outside
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.nn.checkpoints import is_torchscript, read_content
 
@@ -119,7 +119,7 @@ def load_from_url(
     """Download a checkpoint, unless it has been, and read it as `load_from_local` does."""
     folder = Path(model_dir or Path(torch.hub.get_dir()) / "checkpoints")
     name = urlsplit(url).path.rpartition("/")[2]
-    if leaves(name) or name in ("", "."):
+    if leads_outside(name) or name in ("", "."):
         raise InputError(f"{url} names no file: name a checkpoint")
     if not (folder / name).exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from mmengine import hooks
 from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
-from agreid_plugin.data.atomic_write import whole_file
+from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.engine.checkpoints import (
     read_newest,
     remove_leavings,
@@ -114,7 +114,7 @@ def require_written(hook: hooks.CheckpointHook) -> None:
 
 def mark(folder: Path, path: Path) -> None:
     """Make a checkpoint the one to resume from."""
-    with surviving_the_disk(folder / MARKER), whole_file(folder / MARKER) as draft:
+    with surviving_the_disk(folder / MARKER), atomic_write(folder / MARKER) as draft:
         draft.write_text(str(path.absolute()), encoding="utf-8")
 
 

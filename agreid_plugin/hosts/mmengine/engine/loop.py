@@ -15,8 +15,8 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from agreid_plugin.data.rng import drawn_from, random_state, restore_random_state
-from agreid_plugin.data.samplers import NumberedIndex, drawn_by_number
+from agreid_plugin.data.rng import random_state, restore_random_state, seeded
+from agreid_plugin.data.samplers import SeededIndex, seeded_getitem
 from agreid_plugin.engine.checkpoints import keep_last
 from agreid_plugin.engine.signals import Interruption, agreed, leave_to_the_main_process
 from agreid_plugin.errors import Stopped, require_int
@@ -38,7 +38,7 @@ class _DrawnByNumber(Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    @drawn_by_number
+    @seeded_getitem
     def __getitem__(self, index: int) -> Any:
         return self.dataset[int(index)]
 
@@ -56,11 +56,11 @@ class _NumberedEpoch:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        with drawn_from(self.seed, self.epoch):
+        with seeded(self.seed, self.epoch):
             drawn = [list(batch) for batch in self.batches]
         for number, batch in enumerate(drawn[self.start :], self.start):
             place = (self.seed, get_rank(), self.epoch, number)
-            yield [NumberedIndex(index, (*place, within)) for within, index in enumerate(batch)]
+            yield [SeededIndex(index, (*place, within)) for within, index in enumerate(batch)]
 
 
 @LOOPS.register_module()

@@ -11,7 +11,7 @@ from mmengine.dist import get_world_size, is_main_process
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import MMLogger
 
-from agreid_plugin.data.bad_images import tell_bad_images
+from agreid_plugin.data.bad_images import log_bad_images
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation import NUMBERS
 from agreid_plugin.evaluation.collector import Evaluation, FeatureCollector, Part, evaluate_parts

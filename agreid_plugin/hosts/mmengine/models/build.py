@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.registry import DefaultScope, Registry
 from torch import nn
 
-from agreid_plugin.data.attributes import AttributeSchema, choose, from_rows
+from agreid_plugin.data.attributes import AttributeSchema, choose, schema_from_rows
 from agreid_plugin.data.datasets import dataset_name, load
 from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.errors import InputError, error_context, unknown
@@ -110,7 +110,7 @@ def schema_of(attributes: Sequence[Any] | Config | None) -> AttributeSchema | No
         if isinstance(attributes, Mapping):
             require_arguments("attributes", _of_dataset, attributes)
             return _of_dataset(**attributes)
-        return from_rows(attributes)
+        return schema_from_rows(attributes)
 
 
 def _of_dataset(

@@ -142,7 +142,7 @@ def test_images_of_a_set_without_attributes_have_unknown_ones(config, caplog):
     without = [sample for sample in samples if "CARGO" in sample.path]
     assert {sample.attributes for sample in without} == {(UNKNOWN,) * 22}
     assert "22 attributes, known of 47.7 % of the training images" in caplog.text  # half of the images, 21 of 22
-    assert "no training image tells Ethnicity: nothing is learned of it" in caplog.text
+    assert "no training image has a label of Ethnicity: nothing is learned of it" in caplog.text
 
 
 def test_attributes_of_the_image_by_configuration(config):

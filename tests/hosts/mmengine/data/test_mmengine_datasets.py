@@ -14,7 +14,7 @@ from mmengine.registry import DATASETS as HOST_DATASETS
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
-from agreid_plugin.data.captions import captions_of, clean
+from agreid_plugin.data.captions import clean, list_captions
 from agreid_plugin.data.datasets import DATASETS, load
 from agreid_plugin.data.datasets.locations import AGSYNTH_FILE
 from agreid_plugin.data.protocols import protocols, select
@@ -122,7 +122,7 @@ def test_every_protocol_to_test_by(tmp_path, name, protocol):
     assert {sample.label for sample in samples} == {None}
     assert not any("attributes" in sample or "tokens" in sample for sample in images)
     sentences = samples[len(images) :]
-    texts = captions_of(test_set.records) if test_set.has_text else []
+    texts = list_captions(test_set.records) if test_set.has_text else []
     assert [sample.caption_number for sample in sentences] == list(range(len(texts)))
     for sample, text in zip(sentences, texts, strict=True):
         assert torch.equal(sample.tokens, tokenize(clean(text), 20)[0])
@@ -264,7 +264,7 @@ def test_how_much_is_known_of_attributes_is_said(described, caplog):
     with caplog.at_level(logging.INFO, "agreid_plugin"):
         build(["CARGO", "CP2108"], described, attributes=[])
     assert "22 attributes, known of 47.7 % of the training images" in caplog.text
-    assert "no training image tells Ethnicity: nothing is learned of it" in caplog.text
+    assert "no training image has a label of Ethnicity: nothing is learned of it" in caplog.text
 
 
 def test_a_training_identity_that_the_attribute_file_lacks(described, tmp_path):

@@ -12,7 +12,7 @@ from mmengine.registry import MODELS
 from small_mmengine import BACKBONES, CLIP, CONFIGS, OBJECTIVES, ROWS, VIT, batch, loaded, run, sentences
 from torch.optim import SGD
 
-from agreid_plugin.data.attributes import AttributeSchema, to_rows
+from agreid_plugin.data.attributes import AttributeSchema, schema_to_rows
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.loading import resolve_model, without_pretrained
 from agreid_plugin.hosts.mmengine.models.build import schema_of
@@ -320,7 +320,7 @@ def test_clip_is_loaded_and_frozen(clip_file):
 
 
 def test_attributes_are_rows_or_those_of_a_dataset(four_people):
-    assert to_rows(schema_of(ROWS)) == ROWS
+    assert schema_to_rows(schema_of(ROWS)) == ROWS
     assert schema_of(None) is None
     of_set = {"dataset": "CP2108", "data_root": str(four_people), "names": ["appearance"]}
     schema = schema_of(of_set)
@@ -340,7 +340,7 @@ def test_what_files_tell_is_written_into_a_configuration(four_people, clip_file)
     of_set = {"dataset": "CP2108", "data_root": str(four_people), "names": ["appearance"]}
     model = {**CONFIGS["SVPR"], "clip": {**CLIP, "pretrained": clip_file, "quick_gelu": "yes"}, "attributes": of_set}
     known = resolve_model(model)
-    assert known["attributes"] == to_rows(schema_of(of_set))
+    assert known["attributes"] == schema_to_rows(schema_of(of_set))
     assert known["clip"] == {**CLIP, "pretrained": clip_file, "quick_gelu": "yes"}
     assert resolve_model(CONFIGS["SVPR"])["clip"]["quick_gelu"] == "no"
     bare = without_pretrained(model)
