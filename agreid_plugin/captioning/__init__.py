@@ -1,9 +1,7 @@
 """DTG, the caption generator of TAG-CLIP: images in, TAG-PEDES's annotation file out."""
 
-from agreid_plugin.captioning.answers import Rules, clean, judge
-from agreid_plugin.captioning.backends import AttributeBackend, ModelBackend
-from agreid_plugin.captioning.composer import compose
-from agreid_plugin.captioning.contradictions import contradictions
+from agreid_plugin.captioning.answers import Rules, clean, contradictions, judge
+from agreid_plugin.captioning.backends import AttributeBackend, ModelBackend, compose
 from agreid_plugin.captioning.endpoint import Endpoint, EndpointError
 from agreid_plugin.captioning.images import Subject, large_enough, load_subjects, spread, unreadable, with_attributes
 from agreid_plugin.captioning.prompts import STRATEGIES, asks

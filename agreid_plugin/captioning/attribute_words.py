@@ -1,4 +1,4 @@
-"""What attributes say of a person, whatever a dataset calls them: names become parts, values become plain words."""
+"""Parts and plain words for attributes of any dataset, and families of color words."""
 
 from __future__ import annotations
 
@@ -77,6 +77,28 @@ _VALUES: dict[str, dict[str, str]] = {  # by part, or by part and aspect; values
     "upper style": dict.fromkeys(("plain", "solid", "pure"), ""),
     "lower style": dict.fromkeys(("plain", "solid", "pure"), ""),
 }
+_FAMILIES: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in ("black", "white", "blue", "red", "green", "yellow", "pink", "purple", "brown")},
+    **dict.fromkeys(("gray", "grey", "silver"), ("gray",)),
+    "orange": ("orange",),
+    **dict.fromkeys(("beige", "sand"), ("beige",)),
+    **dict.fromkeys(("blond", "blonde"), ("blond", "yellow")),
+    "navy": ("blue",),
+    "denim": ("blue",),
+    **dict.fromkeys(("teal", "turquoise", "cyan", "aqua"), ("blue", "green")),
+    **dict.fromkeys(("olive", "lime"), ("green",)),
+    "khaki": ("beige", "green", "brown"),
+    "tan": ("beige", "brown"),
+    "camel": ("beige", "brown"),
+    **dict.fromkeys(("cream", "ivory"), ("white", "beige")),
+    **dict.fromkeys(("maroon", "burgundy"), ("red", "brown", "purple")),
+    **dict.fromkeys(("crimson", "scarlet"), ("red",)),
+    **dict.fromkeys(("violet", "lavender", "lilac"), ("purple",)),
+    "magenta": ("pink", "purple"),
+    **dict.fromkeys(("gold", "golden"), ("yellow", "blond")),
+    "charcoal": ("gray", "black"),
+    "brunette": ("brown",),
+}
 
 
 def words(text: str) -> str:
@@ -138,3 +160,8 @@ def _thing(part: str, name: str) -> str:
     if part == "head":
         return "cap" if normalize_name(name) == "cap" else "hat"
     return part if part in ("bag", "umbrella", "phone", "beard", "moustache", "glasses") else ""
+
+
+def families(text: str) -> frozenset[str]:
+    """Return the families of all color words in a text; `navy` and `blue` share one."""
+    return frozenset(family for word in re.findall(r"[a-z]+", text.lower()) for family in _FAMILIES.get(word, ()))

@@ -1,4 +1,4 @@
-"""A multimodal model behind an OpenAI-compatible address, asked about one image at a time."""
+"""Client of an OpenAI-compatible chat endpoint: retries, back-off, and a deadline for the whole answer."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from random import random
+from socket import socket
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from PIL import Image
 
-from agreid_plugin.captioning.timed_connections import TimedConnections
 from agreid_plugin.errors import InputError, first_line
 
 PATH = "/chat/completions"
@@ -28,6 +28,57 @@ LONGEST_ANSWER = 2**24  # bytes
 SHOWN = 200  # characters of a server's answer in a message
 AS_IS = ("JPEG", "PNG")  # formats every server reads
 _ABOUT_THIS_IMAGE = (400, 413, 422)  # the server understood who asks and for what, but not this question
+
+
+class _TimedReader(io.RawIOBase):
+    """What a socket receives until its time-out, counted from now on and not from each byte, has passed."""
+
+    def __init__(self, sock: socket):
+        self._socket, self._file = sock, sock.makefile("rb", buffering=0)
+        self._end = time.monotonic() + (sock.gettimeout() or 0.0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _TimedResponse(HTTPResponse):
+    """An answer, headers and all, that has to be there before its connection's time-out has passed."""
+
+    def __init__(self, sock: socket, *args: Any, **kwargs: Any):
+        super().__init__(sock, *args, **kwargs)
+        self.fp.close()
+        self.fp = io.BufferedReader(_TimedReader(sock))
+
+
+class _TimedConnection(HTTPConnection):
+    response_class = _TimedResponse
+
+
+class _TimedSecureConnection(HTTPSConnection):
+    response_class = _TimedResponse
+
+
+class TimedConnections(HTTPHandler, HTTPSHandler):
+    """Connections of both kinds, whose time-out is that of the answer."""
+
+    def http_open(self, request: Request) -> HTTPResponse:
+        """Open a connection of http."""
+        return self.do_open(_TimedConnection, request)
+
+    def https_open(self, request: Request) -> HTTPResponse:
+        """Open a connection of https."""
+        return self.do_open(_TimedSecureConnection, request)
 
 
 class EndpointError(InputError):

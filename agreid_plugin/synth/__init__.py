@@ -5,7 +5,6 @@ Rendering needs numpy, scipy and Pillow only. From what is drawn to what is writ
 `captions`, `writers` -> `make`.
 """
 
-from agreid_plugin.synth.make import LAYOUTS, make_agsynth
-from agreid_plugin.synth.preview import contact_sheet
+from agreid_plugin.synth.make import LAYOUTS, contact_sheet, make_agsynth
 
 __all__ = ["LAYOUTS", "contact_sheet", "make_agsynth"]

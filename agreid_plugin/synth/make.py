@@ -1,4 +1,4 @@
-"""AG-Synth on disk: take every picture of the plan, in parallel, and arrange them as a known dataset."""
+"""Making AG-Synth: rendering every picture of a plan in parallel, writing it as a known dataset; a contact sheet."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 from tqdm import tqdm
 
 from agreid_plugin.data.datasets.locations import AGSYNTH_FILE
 from agreid_plugin.errors import InputError, require_known
-from agreid_plugin.synth.cameras import camera
+from agreid_plugin.synth.cameras import CAMERAS, camera
 from agreid_plugin.synth.captions import two_captions
 from agreid_plugin.synth.people import sample_person
-from agreid_plugin.synth.plan import LEAST_IDS, Frame, plan
+from agreid_plugin.synth.plan import CAPTION, LEAST_IDS, PREVIEW, SHOT, Frame, plan, stream
 from agreid_plugin.synth.render import Picture, Shot, draw_shot, render
 from agreid_plugin.synth.sensor import encode
-from agreid_plugin.synth.streams import CAPTION, SHOT, stream
 from agreid_plugin.synth.writers import LAYOUT, Layout, Taken
 
 LAYOUTS: tuple[str, ...] = tuple(LAYOUT)
 """The datasets whose arrangement of files AG-Synth can take."""
 
 SMALLEST = (32, 16)  # height, width
+LABEL = 44  # pixels above the pictures
+GAP = 4
+NIGHTS = 0.15  # share of pictures taken by night
+_PAPER, _INK = (250, 250, 248), (40, 40, 44)
 
 
 def make_agsynth(
@@ -183,3 +188,51 @@ def _cores() -> int:
 def _ignore_interrupts() -> None:
     """Leave an interrupt to the parent, which ends the workers itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def contact_sheet(
+    path: str | Path, *, ids: int = 8, size: tuple[int, int] = (256, 128), seed: int = 0, progress: bool = False
+) -> Path:
+    """Draw people by cameras, a row a person, and save it as PNG.
+
+    Args:
+        path: the file to write.
+        ids: rows.
+        size: height and width of each picture.
+        seed: as of `make_agsynth`: the same seed has the same people.
+        progress: show a bar.
+
+    Returns:
+        The file.
+    """
+    if ids < 1:
+        raise InputError(f"ids is {ids}; a sheet needs at least 1 row")
+    path = Path(path).expanduser()
+    if path.suffix.lower() != ".png":
+        raise InputError(f"{path}: a contact sheet is a PNG file, end its name with .png")
+    height, width = size
+    sheet = Image.new("RGB", (len(CAMERAS) * (width + GAP) + GAP, LABEL + ids * (height + GAP)), _PAPER)
+    for row in tqdm(range(ids), desc="contact sheet", unit="id", disable=not progress):
+        for column, frame in enumerate(_preview_frames(seed, row + 1)):
+            image = Image.fromarray(shoot(seed, frame, size)[1].image)
+            sheet.paste(image, (GAP + column * (width + GAP), LABEL + row * (height + GAP)))
+    _label_columns(sheet, width)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(path)
+    return path
+
+
+def _preview_frames(seed: int, pid: int) -> list[Frame]:
+    nights = stream(seed, PREVIEW, pid).random(len(CAMERAS)) < NIGHTS
+    return [
+        Frame(pid, camera.number, camera.number, bool(night), "query")
+        for camera, night in zip(CAMERAS, nights, strict=True)
+    ]
+
+
+def _label_columns(sheet: Image.Image, width: int) -> None:
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=max(9, min(15, width // 8)))
+    for column, each in enumerate(CAMERAS):
+        where = f"{np.mean(each.altitude):.0f} m" if each.aerial else f"{np.mean(each.altitude):.1f} m"
+        text = f"Cam{each.number} {each.platform}\n{where} high"
+        draw.text((GAP + column * (width + GAP) + 2, 4), text, fill=_INK, font=font)

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from agreid_plugin.synth.streams import FAMILY, PERSON, stream
+from agreid_plugin.synth.plan import FAMILY, PERSON, stream
 from agreid_plugin.synth.vocabulary import ATTRIBUTES, COLORS, HAIR, SKIN, Color, linear
 
 FAMILY_SIZE = 4

@@ -1,4 +1,4 @@
-"""Which pictures a dataset has: who, by which camera, at what time, for which split."""
+"""Plan of a dataset's pictures (who, by which camera, at what time, for which split), and its random streams."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from agreid_plugin.synth.cameras import CAMERAS
-from agreid_plugin.synth.streams import PLAN, stream
 
+PERSON, FAMILY, PLAN, SHOT, CAPTION, PREVIEW = range(6)
+"""What a stream is for."""
 LEAST_IDS = 4  # two to train on, two to tell apart
 _AERIAL = tuple(camera.number for camera in CAMERAS if camera.aerial)
 _WEARABLE = tuple(camera.number for camera in CAMERAS if camera.platform == "wearable")
 _CCTV = tuple(camera.number for camera in CAMERAS if camera.platform == "cctv")
+
+
+def stream(seed: int, *path: int) -> np.random.Generator:
+    """Return the generator of one thing, for example `stream(seed, SHOT, pid, index)`."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, *path))))
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import numpy as np
 import scipy.io
 
 from agreid_plugin.synth.cameras import camera
-from agreid_plugin.synth.labels import cp2108_labels, cp2108_values, qut_labels
 from agreid_plugin.synth.people import Person
 from agreid_plugin.synth.plan import Frame
+from agreid_plugin.synth.vocabulary import cp2108_labels, cp2108_values, qut_labels
 
 SOURCE = "AG-Synth"  # the folder of a text set's images names where they come from
 _CP2108_FIRST_AERIAL = 23

@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from agreid_plugin.captioning.prompts import asks, label
-from agreid_plugin.captioning.templates import TEMPLATES, pick_template
+from agreid_plugin.captioning.prompts import TEMPLATES, asks, label, pick_template
 from agreid_plugin.errors import InputError
 
 SLOTS = {"clothing description", "footwear description", "hair description", "accessory description"}

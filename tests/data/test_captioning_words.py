@@ -5,14 +5,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from agreid_plugin.captioning.answers import Rules, clean, hint, judge
+from agreid_plugin.captioning.answers import Rules, clean, contradictions, hint, judge
 from agreid_plugin.captioning.attribute_words import read_looks
-from agreid_plugin.captioning.composer import compose
-from agreid_plugin.captioning.contradictions import contradictions
+from agreid_plugin.captioning.backends import compose
 from agreid_plugin.errors import InputError
 from agreid_plugin.synth.captions import caption
-from agreid_plugin.synth.labels import cp2108_labels, qut_labels
 from agreid_plugin.synth.people import sample_person
+from agreid_plugin.synth.vocabulary import cp2108_labels, qut_labels
 
 QUT = {"gender": "female", "age": "middle", "haircolor": "black", "hairstyle": "horsetail", "glasses": "sun"}
 QUT |= {"upper": "tshirt", "lower": "leggins", "feet": "sportshoe", "bag": "rolling", "beard": "off", "ethnic": "asian"}

@@ -14,9 +14,9 @@ from agreid_plugin.data.attributes import CP2108_KINDS, QUT_GROUPS
 from agreid_plugin.data.datasets import load
 from agreid_plugin.errors import InputError
 from agreid_plugin.synth import LAYOUTS, contact_sheet, make, make_agsynth
-from agreid_plugin.synth.labels import cp2108_labels, qut_labels
 from agreid_plugin.synth.people import sample_person
 from agreid_plugin.synth.plan import plan
+from agreid_plugin.synth.vocabulary import cp2108_labels, qut_labels
 from agreid_plugin.types import UNKNOWN, View
 
 SMALL = {"ids": 4, "images_per_id": 8, "size": (32, 16), "progress": False}

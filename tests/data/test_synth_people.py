@@ -10,9 +10,8 @@ import pytest
 
 from agreid_plugin.data.attributes import CP2108_APPEARANCE, QUT_GROUPS
 from agreid_plugin.synth.captions import FEWEST, MOST, caption, two_captions
-from agreid_plugin.synth.labels import cp2108_labels, cp2108_values, qut_labels
 from agreid_plugin.synth.people import sample_person
-from agreid_plugin.synth.vocabulary import ATTRIBUTES, COLORS
+from agreid_plugin.synth.vocabulary import ATTRIBUTES, COLORS, cp2108_labels, cp2108_values, qut_labels
 
 PEOPLE = [sample_person(3, pid) for pid in range(1, 601)]
 PARTS = ("upper", "lower", "shoes", "hair", "hat", "bag", "umbrella", "phone", "face", "skin")

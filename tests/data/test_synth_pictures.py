@@ -12,9 +12,9 @@ from agreid_plugin.synth.background import add_person
 from agreid_plugin.synth.cameras import CAMERAS, Box, camera, draw_viewpoint, frame, place
 from agreid_plugin.synth.light import draw_light, shadow_map
 from agreid_plugin.synth.people import sample_person
+from agreid_plugin.synth.plan import SHOT, stream
 from agreid_plugin.synth.render import draw_shot, render
 from agreid_plugin.synth.solids import Builder, Material
-from agreid_plugin.synth.streams import SHOT, stream
 
 SIZE = (64, 32)
 
