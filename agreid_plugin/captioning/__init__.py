@@ -1,10 +1,17 @@
-"""DTG, the caption generator of TAG-CLIP: images in, TAG-PEDES's annotation file out."""
+"""Caption generation with DTG of TAG-CLIP: from images to an annotation file like TAG-PEDES's."""
 
-from agreid_plugin.captioning.answers import Rules, clean, contradictions, judge
+from agreid_plugin.captioning.answers import Rules, check_answer, clean, find_contradictions
 from agreid_plugin.captioning.backends import AttributeBackend, ModelBackend, compose
 from agreid_plugin.captioning.endpoint import Endpoint, EndpointError
-from agreid_plugin.captioning.images import Subject, large_enough, load_subjects, spread, unreadable, with_attributes
-from agreid_plugin.captioning.prompts import STRATEGIES, asks
+from agreid_plugin.captioning.images import (
+    Subject,
+    add_attributes,
+    choose_evenly,
+    drop_small,
+    find_unreadable,
+    load_subjects,
+)
+from agreid_plugin.captioning.prompts import STRATEGIES, build_questions
 from agreid_plugin.captioning.report import Report
 from agreid_plugin.captioning.run import refuse_existing, write_captions, write_prompts
 from agreid_plugin.captioning.worker_pool import Interrupted
@@ -19,17 +26,17 @@ __all__ = [
     "Report",
     "Rules",
     "Subject",
-    "asks",
+    "add_attributes",
+    "build_questions",
+    "check_answer",
+    "choose_evenly",
     "clean",
     "compose",
-    "contradictions",
-    "judge",
-    "large_enough",
+    "drop_small",
+    "find_contradictions",
+    "find_unreadable",
     "load_subjects",
     "refuse_existing",
-    "spread",
-    "unreadable",
-    "with_attributes",
     "write_captions",
     "write_prompts",
 ]

@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from agreid_plugin.captioning.attribute_words import Looks, families, read_looks
+from agreid_plugin.captioning.attribute_words import Appearance, color_families, parse_appearance
 from agreid_plugin.errors import InputError
 
-FEWEST_WORDS, MOST_WORDS = 6, 77  # text encoders read 77 tokens
+MIN_WORDS, MAX_WORDS = 6, 77  # text encoders read 77 tokens
 
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 _BULLET = re.compile(r"^(?:[-*•+]|\d+[.)])\s+")
@@ -42,7 +42,7 @@ _BACKGROUND = re.compile(
 _FOREIGN = re.compile(r"[\u0370-\u1dff\u2e80-\ud7ff\uf900-\ufaff]+")  # letters that are not Latin
 _SENTENCE_END = re.compile(r"[.!?]\s+(?=[A-Z])")
 FLAGS = ("viewpoint", "background", "contradiction", "sentences", "foreign")
-"""What is told of a caption that can be used nevertheless."""
+"""Remarks about a caption that can be used nevertheless."""
 _SEX = {
     "man": frozenset(("man", "male", "boy", "gentleman", "guy", "he", "his", "him")),
     "woman": frozenset(("woman", "female", "girl", "lady", "she", "her", "hers")),
@@ -87,7 +87,7 @@ _LEGS = {
 
 @dataclass(frozen=True)
 class Rules:
-    """What a caption has to keep to.
+    """Limits that a caption has to keep.
 
     Attributes:
         fewest: words, at least.
@@ -95,8 +95,8 @@ class Rules:
         strict: captions with one of `FLAGS` cannot be used.
     """
 
-    fewest: int = FEWEST_WORDS
-    most: int = MOST_WORDS
+    fewest: int = MIN_WORDS
+    most: int = MAX_WORDS
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A caption and what was found about it.
+    """A caption with its faults and remarks.
 
     Attributes:
         text: the caption.
@@ -127,7 +127,7 @@ def clean(answer: str, kind: str = "template") -> str:
     answer = answer.encode("utf-8", "replace").decode()  # halves of characters cannot be written down
     text = _THOUGHT.sub(" ", answer).replace("\u2019", "'").replace("\u2018", "'")
     lines = [line.strip() for line in re.sub(r"```\w*", "\n", text).splitlines()]
-    prose = [line for line in map(_prose, lines) if line]
+    prose = [line for line in map(_strip_key, lines) if line]
     if not prose:  # nothing but a list
         prose = [" ".join(_BULLET.sub("", line) for line in lines)]
     chosen = prose[-1] if kind == "prompt" else " ".join(prose)
@@ -138,7 +138,7 @@ def clean(answer: str, kind: str = "template") -> str:
     return plain[:1].upper() + plain[1:]
 
 
-def _prose(line: str) -> str:
+def _strip_key(line: str) -> str:
     """Return a line of an answer without its key, or nothing if it is part of a list or a heading."""
     bare = re.sub(r"[*_`]", "", line)
     if _BULLET.match(line) or line.startswith("#") or bare.endswith(":") or not re.search(r"\w", line):
@@ -149,35 +149,35 @@ def _prose(line: str) -> str:
     return bare[key.end() :] if _CAPTION_KEY.search(key[1]) else ""
 
 
-def judge(
+def check_answer(
     answer: str,
     kind: str = "template",
     attributes: Mapping[str, str] | None = None,
-    said: Collection[str] = (),
+    others: Collection[str] = (),
     rules: Rules | None = None,
     cut: bool = False,
 ) -> Verdict:
-    """Turn an answer into a caption and say what is wrong with it.
+    """Turn an answer into a caption and check it.
 
     Args:
         answer: as the model gave it.
         kind: the strategy it was asked by.
         attributes: of the person, to compare with.
-        said: the image's other captions.
-        rules: what it has to keep to.
+        others: the image's other captions.
+        rules: the limits.
         cut: the model had to stop before its end.
     """
     rules = rules or Rules()
     text = clean(answer, kind)
     flags = _flags(text, attributes or {})
-    problem = _problem(text, said, rules, cut)
+    problem = _problem(text, others, rules, cut)
     if not problem and rules.strict and flags:
         name, found = next(iter(flags.items()))
         problem = f"{name}: {', '.join(found)}"
     return Verdict(text, problem, flags)
 
 
-def _problem(text: str, said: Collection[str], rules: Rules, cut: bool) -> str:
+def _problem(text: str, others: Collection[str], rules: Rules, cut: bool) -> str:
     count = len(text.split())
     if not re.search(r"\w", text):
         return "empty"
@@ -189,27 +189,27 @@ def _problem(text: str, said: Collection[str], rules: Rules, cut: bool) -> str:
         return f"too short: {count} words"
     if count > rules.most:
         return f"too long: {count} words"
-    return "repeats the other caption" if text.lower() in {other.lower() for other in said} else ""
+    return "repeats the other caption" if text.lower() in {other.lower() for other in others} else ""
 
 
 def _flags(text: str, attributes: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     ends = len(_SENTENCE_END.findall(text))
     found = {
-        "viewpoint": _found(_VIEWPOINT, text),
-        "background": _found(_BACKGROUND, text),
-        "contradiction": tuple(contradictions(text, attributes)),
+        "viewpoint": _find_matches(_VIEWPOINT, text),
+        "background": _find_matches(_BACKGROUND, text),
+        "contradiction": tuple(find_contradictions(text, attributes)),
         "sentences": (f"{ends + 1} sentences",) if ends else (),
-        "foreign": _found(_FOREIGN, text),
+        "foreign": _find_matches(_FOREIGN, text),
     }
     return {name: values for name, values in found.items() if values}
 
 
-def _found(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+def _find_matches(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(match[0].lower() for match in pattern.finditer(text)))
 
 
-def hint(verdict: Verdict, rules: Rules) -> str:
-    """Return what to add to the question after an answer that could not be used."""
+def write_hint(verdict: Verdict, rules: Rules) -> str:
+    """Return a sentence to add to the question after an answer that could not be used."""
     return (
         f"Your last answer could not be used ({verdict.problem}). Answer with the description alone, one plain "
         f"sentence of {rules.fewest} to {rules.most} words about the person's appearance, without the background, the "
@@ -217,46 +217,46 @@ def hint(verdict: Verdict, rules: Rules) -> str:
     )
 
 
-def contradictions(text: str, attributes: Mapping[str, str]) -> list[str]:
-    """Return a line for everything a caption says and the attributes deny.
+def find_contradictions(text: str, attributes: Mapping[str, str]) -> list[str]:
+    """Return a line for each attribute that a caption contradicts, found by words, so that only plain cases are.
 
     Compared are sex, age where it is the opposite, colors of clothing, shoes, hair, bag, hat and umbrella, the length
-    of hair, what the legs wear, and things the person is said not to have. Shades of one color agree, and so does a
+    of hair, what the legs wear, and things the person does not have. Shades of one color agree, and so does a
     caption of two garments one of which has the color.
 
     Example:
         >>> contradictions("A man in a navy shirt and white shoes.", {"gender": "female", "upper color": "blue"})
         ['gender is woman, the text says man']
     """
-    looks = read_looks(attributes)
+    appearance = parse_appearance(attributes)
     tokens = re.findall(r"[a-z]+(?:['-][a-z]+)*|[,.;]", _NEGATION.sub(" ", text.lower()))
-    rules = (_sex, _age, _colors, _hair_length, _legs, _there)
-    return [line for rule in rules for line in rule(looks, tokens)]
+    rules = (_sex, _age, _colors, _hair_length, _legs, _absent_things)
+    return [line for rule in rules for line in rule(appearance, tokens)]
 
 
-def _sex(looks: Looks, tokens: list[str]) -> Iterator[str]:
-    said = {sex for sex, names in _SEX.items() if names & set(tokens)}
-    known = looks.parts.get("gender")
-    if known in _SEX and said and known not in said:
-        yield f"gender is {known}, the text says {said.pop()}"
+def _sex(appearance: Appearance, tokens: list[str]) -> Iterator[str]:
+    found = {sex for sex, names in _SEX.items() if names & set(tokens)}
+    known = appearance.parts.get("gender")
+    if known in _SEX and found and known not in found:
+        yield f"gender is {known}, the text says {found.pop()}"
 
 
-def _age(looks: Looks, tokens: list[str]) -> Iterator[str]:
-    said = {age for age, names in _AGE.items() if names & set(tokens)}
-    known = looks.parts.get("age")
-    if known in _AGE and said and known not in said:
-        yield f"age is {known}, the text says {said.pop()}"
+def _age(appearance: Appearance, tokens: list[str]) -> Iterator[str]:
+    found = {age for age, names in _AGE.items() if names & set(tokens)}
+    known = appearance.parts.get("age")
+    if known in _AGE and found and known not in found:
+        yield f"age is {known}, the text says {found.pop()}"
 
 
-def _colors(looks: Looks, tokens: list[str]) -> Iterator[str]:
+def _colors(appearance: Appearance, tokens: list[str]) -> Iterator[str]:
     for part in ("upper", "lower", "shoes", "hair", "bag", "head", "umbrella"):
-        value = looks.parts.get(f"{part} color", "")
-        known, said = families(value), families(" ".join(_described(part, tokens)))
-        if known and said and not known & said:
-            yield f"{part} color is {value}, the text says {' and '.join(sorted(said))}"
+        value = appearance.parts.get(f"{part} color", "")
+        known, found = color_families(value), color_families(" ".join(_describing_words(part, tokens)))
+        if known and found and not known & found:
+            yield f"{part} color is {value}, the text says {' and '.join(sorted(found))}"
 
 
-def _described(part: str, tokens: list[str]) -> Iterator[str]:
+def _describing_words(part: str, tokens: list[str]) -> Iterator[str]:
     """Yield the words that describe a part: those in front of its nouns, and `in` a color right behind."""
     for place, token in enumerate(tokens):
         if token not in _NOUNS[part]:
@@ -273,29 +273,29 @@ def _in_front(before: list[str]) -> Iterator[str]:
     for place in reversed(range(len(before))):
         word = before[place]
         # `black and white shirt` is one garment, `black shoes and shirt` two.
-        joins = word in ("and", ",") and place > 0 and families(before[place - 1])
+        joins = word in ("and", ",") and place > 0 and color_families(before[place - 1])
         if (word in _ENDS and not joins) or word in _ANY_NOUN:
             return
         yield word
 
 
-def _hair_length(looks: Looks, tokens: list[str]) -> Iterator[str]:
-    known = looks.parts.get("hair style", looks.parts.get("hair", ""))
+def _hair_length(appearance: Appearance, tokens: list[str]) -> Iterator[str]:
+    known = appearance.parts.get("hair style", appearance.parts.get("hair", ""))
     lengths = {"long", "short", "bald"}
-    said = ({*_described("hair", tokens)} | ({"bald"} & set(tokens))) & lengths
-    if known in lengths and said and known not in said:
-        yield f"hair is {known}, the text says {' and '.join(sorted(said))}"
+    found = ({*_describing_words("hair", tokens)} | ({"bald"} & set(tokens))) & lengths
+    if known in lengths and found and known not in found:
+        yield f"hair is {known}, the text says {' and '.join(sorted(found))}"
 
 
-def _legs(looks: Looks, tokens: list[str]) -> Iterator[str]:
-    known = {kind for kind, names in _LEGS.items() if looks.parts.get("lower") in names}
-    said = {kind for kind, names in _LEGS.items() if names & set(tokens)}
-    if known and said and not known & said:
-        yield f"lower is {looks.parts['lower']}, the text says {' and '.join(sorted(said))}"
+def _legs(appearance: Appearance, tokens: list[str]) -> Iterator[str]:
+    known = {kind for kind, names in _LEGS.items() if appearance.parts.get("lower") in names}
+    found = {kind for kind, names in _LEGS.items() if names & set(tokens)}
+    if known and found and not known & found:
+        yield f"lower is {appearance.parts['lower']}, the text says {' and '.join(sorted(found))}"
 
 
-def _there(looks: Looks, tokens: list[str]) -> Iterator[str]:
-    for part in sorted(looks.absent & _NOUNS.keys() - {"upper", "lower", "hair"}):
-        said = _NOUNS[part] & set(tokens)
-        if said:
-            yield f"{part} is none, the text says {' and '.join(sorted(said))}"
+def _absent_things(appearance: Appearance, tokens: list[str]) -> Iterator[str]:
+    for part in sorted(appearance.absent & _NOUNS.keys() - {"upper", "lower", "hair"}):
+        found = _NOUNS[part] & set(tokens)
+        if found:
+            yield f"{part} is none, the text says {' and '.join(sorted(found))}"

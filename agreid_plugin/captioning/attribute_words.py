@@ -13,7 +13,7 @@ PRESENT = frozenset({"yes", "on", "true", "1", "with", "present"})
 _UNSURE = frozenset({"", "unknown", "occluded", "invisible", "not visible", "unclear", "uncertain", "other", "others"})
 _UNSURE |= {"unsure", "undefined", "n/a", "na", "nan", "null"}
 
-NOT_OF_THE_PERSON = "not of the person"
+NOT_APPEARANCE = "not of the person"
 
 _AREAS = {
     "upper": r"upper(?:body|half)?|top|torso|up",
@@ -37,7 +37,7 @@ _WHOLE = {
     "glasses": r"(?:eye)?glasses|eyewear",
     "phone": r"(?:holding|using)?(?:mobile|cell)?phone",
     "pose": r"pose|posture|action|motion",
-    NOT_OF_THE_PERSON: r"view(?:point|angle)?|orientation|direction|facing|illumination|light(?:ing)?|time(?:ofday)?|"
+    NOT_APPEARANCE: r"view(?:point|angle)?|orientation|direction|facing|illumination|light(?:ing)?|time(?:ofday)?|"
     r"scene|background|weather|camera|platform|altitude|occlusion|resolution|distance|source|split",
 }
 _PATTERNS = {(part, "kind"): re.compile(pattern) for part, pattern in _WHOLE.items()} | {
@@ -101,36 +101,36 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
-def words(text: str) -> str:
-    """Write `Normal_Light`, `UpperColor` or `hair-style` as people do; hyphens stay."""
+def split_words(text: str) -> str:
+    """Split `Normal_Light`, `UpperColor` or `hair-style` into lower-case words; hyphens stay."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text.strip())
     return re.sub(r"[\s_]+", " ", apart).lower()
 
 
-def part_of(name: str) -> tuple[str, str]:
-    """Return what an attribute is about: a part and `kind`, `color` or `style`; two empty texts if nobody can tell."""
+def parse_part(name: str) -> tuple[str, str]:
+    """Return what an attribute describes: a part, and `kind`, `color` or `style`; two empty texts if unknown."""
     letters = normalize_name(name)
     return next((key for key, pattern in _PATTERNS.items() if pattern.fullmatch(letters)), ("", ""))
 
 
-def value_words(name: str, value: str) -> str:
-    """Write an attribute's value as people do: `yes` and `no` for `on` and `off`, `ponytail` for `horsetail`."""
-    part, aspect = part_of(name)
-    said = words(value)
-    if said in ABSENT | PRESENT:
-        return "yes" if said in PRESENT else "no"
+def describe_value(name: str, value: str) -> str:
+    """Return an attribute's value in plain words: `yes` and `no` for `on` and `off`, `ponytail` for `horsetail`."""
+    part, aspect = parse_part(name)
+    text = split_words(value)
+    if text in ABSENT | PRESENT:
+        return "yes" if text in PRESENT else "no"
     key = part if aspect in ("", "kind") else f"{part} {aspect}"
-    return said if key == "gender" else _VALUES.get(key, {}).get(normalize_name(said)) or said
+    return text if key == "gender" else _VALUES.get(key, {}).get(normalize_name(text)) or text
 
 
 @dataclass(frozen=True)
-class Looks:
-    """What is known of a person.
+class Appearance:
+    """Appearance of a person by its parts.
 
     Attributes:
         parts: part (`upper`), part and aspect (`upper color`, `upper style`) -> value in words.
-        absent: parts the person is said not to have: `bag`, `glasses`, `beard`.
-        others: (name, value) of attributes with names of their own, in words; a thing that is there has no value.
+        absent: parts the person does not have: `bag`, `glasses`, `beard`.
+        others: (name, value) of other attributes, in words; a thing that is present has no value.
     """
 
     parts: Mapping[str, str]
@@ -138,30 +138,31 @@ class Looks:
     others: tuple[tuple[str, str], ...]
 
 
-def read_looks(attributes: Mapping[str, str]) -> Looks:
-    """Sort attributes, name -> value, into what they say; unknown values and what is not of the person are dropped."""
+def parse_appearance(attributes: Mapping[str, str]) -> Appearance:
+    """Sort attributes, name -> value, by parts; unknown values and those not of the person are dropped."""
     parts, absent, others = {}, set(), []
     for name, value in attributes.items():
-        (part, aspect), said = part_of(name), words(str(value))
+        (part, aspect), text = parse_part(name), split_words(str(value))
         key = part if aspect in ("", "kind") else f"{part} {aspect}"
-        if said in _UNSURE or part == NOT_OF_THE_PERSON:
+        if text in _UNSURE or part == NOT_APPEARANCE:
             continue
-        if said in ABSENT:
-            absent |= {part or words(name)} if aspect in ("", "kind") else set()
+        if text in ABSENT:
+            absent |= {part or split_words(name)} if aspect in ("", "kind") else set()
         elif part:
-            parts[key] = _thing(part, name) if said in PRESENT else _VALUES.get(key, {}).get(normalize_name(said), said)
+            known = _VALUES.get(key, {})
+            parts[key] = _name_thing(part, name) if text in PRESENT else known.get(normalize_name(text), text)
         else:
-            others.append((words(name), "" if said in PRESENT else said))
-    return Looks({key: value for key, value in parts.items() if value}, frozenset(absent), tuple(others))
+            others.append((split_words(name), "" if text in PRESENT else text))
+    return Appearance({key: value for key, value in parts.items() if value}, frozenset(absent), tuple(others))
 
 
-def _thing(part: str, name: str) -> str:
-    """Return what is there when an attribute says no more than yes; empty if yes tells nothing."""
+def _name_thing(part: str, name: str) -> str:
+    """Return the thing that an attribute with the value yes names, empty if none."""
     if part == "head":
         return "cap" if normalize_name(name) == "cap" else "hat"
     return part if part in ("bag", "umbrella", "phone", "beard", "moustache", "glasses") else ""
 
 
-def families(text: str) -> frozenset[str]:
+def color_families(text: str) -> frozenset[str]:
     """Return the families of all color words in a text; `navy` and `blue` share one."""
     return frozenset(family for word in re.findall(r"[a-z]+", text.lower()) for family in _FAMILIES.get(word, ()))

@@ -23,9 +23,9 @@ from PIL import Image
 from agreid_plugin.errors import InputError, first_line
 
 PATH = "/chat/completions"
-LONGEST_WAIT = 60.0  # seconds between two tries
-LONGEST_ANSWER = 2**24  # bytes
-SHOWN = 200  # characters of a server's answer in a message
+MAX_WAIT = 60.0  # seconds between two tries
+MAX_ANSWER_BYTES = 2**24  # bytes
+MAX_SHOWN = 200  # characters of a server's answer in a message
 AS_IS = ("JPEG", "PNG")  # formats every server reads
 _ABOUT_THIS_IMAGE = (400, 413, 422)  # the server understood who asks and for what, but not this question
 
@@ -85,11 +85,11 @@ class EndpointError(InputError):
     """The endpoint cannot be used: no use in asking it on."""
 
 
-class Refused(Exception):
+class QuestionRefusedError(Exception):
     """The endpoint would not take this one question."""
 
 
-class GaveUpWaiting(Exception):
+class CancelledError(Exception):
     """The run was stopped while a question waited."""
 
 
@@ -121,7 +121,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 class _Pace:
-    """When the next request may go out, for all threads: after a server asked for patience nobody hurries."""
+    """Earliest time of the next request, for all threads: after a server asks to wait, every thread does."""
 
     def __init__(self, stop: threading.Event):
         self.stop = stop
@@ -133,7 +133,7 @@ class _Pace:
             self._not_before = max(self._not_before, time.monotonic() + seconds)
 
     def wait(self, seconds: float = 0.0) -> None:
-        """Wait these seconds, and then until nobody is to hold back."""
+        """Wait these seconds, and as long as a server asked to."""
         until = max(time.monotonic() + seconds, self._not_before)
         while (left := until - time.monotonic()) > 0:
             self.stop.wait(left)
@@ -141,7 +141,7 @@ class _Pace:
                 break
             until = max(until, self._not_before)
         if self.stop.is_set():
-            raise GaveUpWaiting
+            raise CancelledError
 
 
 class Endpoint:
@@ -199,9 +199,9 @@ class Endpoint:
             try:
                 return _read_answer(self._post(body))
             except HTTPError as error:
-                reason, pause = self._reason(error), _retry_after(error)
-            except (OSError, HTTPException, _Malformed) as error:
-                reason, pause = _why(error, self.timeout), 0.0
+                reason, pause = self._reason(error), _get_retry_after(error)
+            except (OSError, HTTPException, _MalformedAnswerError) as error:
+                reason, pause = _explain(error, self.timeout), 0.0
             if tried < self.retries:
                 self._back_off(tried, pause)
         times = "1 try" if self.retries == 0 else f"{self.retries + 1} tries"
@@ -215,19 +215,19 @@ class Endpoint:
     def _post(self, body: bytes) -> bytes:
         request = Request(self.url, body, self._headers, method="POST")
         with self._opener.open(request, timeout=self.timeout) as response:
-            content = response.read(LONGEST_ANSWER + 1)
-        if len(content) > LONGEST_ANSWER:
-            raise _Malformed(f"an answer of more than {LONGEST_ANSWER} bytes")
+            content = response.read(MAX_ANSWER_BYTES + 1)
+        if len(content) > MAX_ANSWER_BYTES:
+            raise _MalformedAnswerError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         return content
 
     def _reason(self, error: HTTPError) -> str:
         """Return why a request failed if another try may help, else raise what ends the asking."""
-        code, said = error.code, _said(error)
-        told = f"HTTP {code}{f': {said}' if said else ''}"
+        code, said = error.code, _read_error(error)
+        reason = f"HTTP {code}{f': {said}' if said else ''}"
         if code in (408, 409, 425, 429) or code >= 500:
-            return told
+            return reason
         if code in _ABOUT_THIS_IMAGE:
-            raise Refused(told)
+            raise QuestionRefusedError(reason)
         advice = {
             401: "the API key is missing or wrong; name its environment variable with --api-key-env",
             403: "the API key may not use this model; name another with --api-key-env",
@@ -235,16 +235,16 @@ class Endpoint:
         }
         if 300 <= code < 400:
             advice[code] = f"it has moved to {error.headers.get('Location')}; give that address with --endpoint"
-        raise EndpointError(f"{self.url}: {told}; {advice.get(code, 'check --endpoint and --model')}") from None
+        raise EndpointError(f"{self.url}: {reason}; {advice.get(code, 'check --endpoint and --model')}") from None
 
     def _back_off(self, tried: int, pause: float) -> None:
         if pause:
             self.pace.hold(pause)
         # A little chance keeps threads that failed together from trying together.
-        self.pace.wait(min(self.backoff * 2**tried, LONGEST_WAIT) * (1 + 0.25 * random()))
+        self.pace.wait(min(self.backoff * 2**tried, MAX_WAIT) * (1 + 0.25 * random()))
 
 
-class _Malformed(Exception):
+class _MalformedAnswerError(Exception):
     """An answer that is none."""
 
 
@@ -256,34 +256,34 @@ def _read_answer(content: bytes) -> Answer:
         if not isinstance(said, str):  # some servers give a list of parts
             said = "".join(part.get("text", "") for part in said)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        shown = " ".join(text.split())[:SHOWN]
-        raise _Malformed(f"not the JSON of a chat completion: {shown or 'nothing'}") from None
+        shown = " ".join(text.split())[:MAX_SHOWN]
+        raise _MalformedAnswerError(f"not the JSON of a chat completion: {shown or 'nothing'}") from None
     return Answer(said, cut=choice.get("finish_reason") == "length")
 
 
-def _said(error: HTTPError) -> str:
+def _read_error(error: HTTPError) -> str:
     """Return a server's own words about an error, in one line."""
     try:
-        text = error.read(LONGEST_ANSWER).decode("utf-8", "replace")
+        text = error.read(MAX_ANSWER_BYTES).decode("utf-8", "replace")
     except (OSError, HTTPException):
         return ""
     try:
         content = json.loads(text)
-        told = content.get("error", content.get("detail", content.get("message", text)))
-        text = told.get("message", text) if isinstance(told, dict) else str(told)
+        found = content.get("error", content.get("detail", content.get("message", text)))
+        text = found.get("message", text) if isinstance(found, dict) else str(found)
     except (ValueError, AttributeError, RecursionError):
         pass  # not JSON: the text itself
-    return " ".join(str(text).split())[:SHOWN]
+    return " ".join(str(text).split())[:MAX_SHOWN]
 
 
-def _retry_after(error: HTTPError) -> float:
+def _get_retry_after(error: HTTPError) -> float:
     try:
-        return min(max(float(error.headers.get("Retry-After", 0)), 0.0), LONGEST_WAIT)
+        return min(max(float(error.headers.get("Retry-After", 0)), 0.0), MAX_WAIT)
     except ValueError:  # a date
         return 0.0
 
 
-def _why(error: Exception, timeout: float) -> str:
+def _explain(error: Exception, timeout: float) -> str:
     cause = error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
     if isinstance(cause, TimeoutError):
         return f"no answer within {timeout:g} s"

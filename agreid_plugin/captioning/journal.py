@@ -1,4 +1,4 @@
-"""Progress on disk: every caption is written down at once, so that a run can stop anywhere and go on."""
+"""Progress journal: every caption is written at once, so that a run can stop anywhere and continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agreid_plugin.errors import InputError
 
 @dataclass(frozen=True)
 class Caption:
-    """One question asked to its end.
+    """Answer to one question.
 
     Attributes:
         file_path: the image.
@@ -39,7 +39,7 @@ class Caption:
     retried: bool = False
 
 
-_KINDS = {
+_FIELD_TYPES = {
     **dict.fromkeys(("file_path", "kind", "asked", "text", "problem"), str),
     "slot": int,
     "flags": dict,
@@ -47,8 +47,8 @@ _KINDS = {
 }
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it is there in full or not at all."""
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, with its folder."""
     with write_error_context(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as draft:
@@ -60,7 +60,7 @@ class Journal:
 
     Args:
         path: the file; if it is there, the run goes on where it ended.
-        settings: what decides the captions; a file begun with others is refused.
+        settings: settings that decide the captions; a file begun with others is refused.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]):
@@ -82,7 +82,7 @@ class Journal:
             self.path.unlink()
 
     def add(self, caption: Caption) -> None:
-        """Write down a caption."""
+        """Append a caption."""
         self._write(asdict(caption))
         self.done[caption.file_path, caption.slot] = caption
 
@@ -91,10 +91,10 @@ class Journal:
         self._file.flush()
 
     def _read(self) -> bool:
-        """Read what is there and return whether there was any caption; half a line at the end is cut off."""
+        """Read the file and return whether it has any caption; half a line at the end is cut off."""
         content = self._content()
-        whole = content[: content.rfind(b"\n") + 1]
-        lines = whole.split(b"\n")[:-1]
+        complete = content[: content.rfind(b"\n") + 1]
+        lines = complete.split(b"\n")[:-1]
         if len(lines) < 2:  # no caption yet, so any settings will do
             os.truncate(self.path, 0)
             return False
@@ -103,8 +103,8 @@ class Journal:
                 self._compare(self._settings_in(line))
             else:
                 self._remember(number, line)
-        if len(whole) < len(content):  # the run was killed while writing
-            os.truncate(self.path, len(whole))
+        if len(complete) < len(content):  # the run was killed while writing
+            os.truncate(self.path, len(complete))
         return True
 
     def _content(self) -> bytes:
@@ -116,27 +116,27 @@ class Journal:
     def _settings_in(self, line: bytes) -> dict[str, Any]:
         entry = self._entry(1, line)
         if not isinstance(entry.get("settings"), dict):
-            raise self._damaged(1)
+            raise self._damage_error(1)
         return entry["settings"]
 
     def _entry(self, number: int, line: bytes) -> dict[str, Any]:
         try:
             entry = parse_json(self.path, line.decode())
         except (InputError, UnicodeDecodeError):
-            raise self._damaged(number) from None
+            raise self._damage_error(number) from None
         if not isinstance(entry, dict):
-            raise self._damaged(number)
+            raise self._damage_error(number)
         return entry
 
-    def _damaged(self, number: int) -> InputError:
+    def _damage_error(self, number: int) -> InputError:
         return InputError(f"{self.path}: line {number} is damaged; delete the line, or the file to start again")
 
     def _remember(self, number: int, line: bytes) -> None:
         entry = self._entry(number, line)
-        if entry.keys() != _KINDS.keys() or not all(type(entry[name]) is kind for name, kind in _KINDS.items()):
-            raise self._damaged(number)
+        if {name: type(value) for name, value in entry.items()} != _FIELD_TYPES:
+            raise self._damage_error(number)
         if not all(is_list_of_texts(found) for found in entry["flags"].values()):
-            raise self._damaged(number)
+            raise self._damage_error(number)
         flags = {name: tuple(found) for name, found in entry["flags"].items()}
         caption = Caption(**{**entry, "flags": flags})
         self.done[caption.file_path, caption.slot] = caption

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 
-from agreid_plugin.captioning.attribute_words import NOT_OF_THE_PERSON, part_of, value_words, words
+from agreid_plugin.captioning.attribute_words import NOT_APPEARANCE, describe_value, parse_part, split_words
 from agreid_plugin.data.attributes import is_known
 from agreid_plugin.data.datasets.tree import normalize_name
 from agreid_plugin.errors import InputError, require_known
@@ -90,7 +90,7 @@ TEMPLATES: tuple[str, ...] = (
     "The appearance of the [person/woman/man] is marked by [hair description], [clothing description], "
     "[footwear description] and [belongings description]",
 )
-"""Our own, in the manner of Tan et al. 2024, whom TAG-CLIP follows; they end without a full stop."""
+"""Our templates, in the manner of Tan et al. 2024, whom TAG-CLIP follows; they end without a full stop."""
 PROMPT = (
     "Don't mention the background of the people in the image. Please provide a detailed description of this person's "
     "age, gender, top (including color and style), bottom (including color and style), hair (including color and "
@@ -112,24 +112,24 @@ STRATEGIES = ("paper", *KINDS)
 """`paper` asks twice an image, each of `KINDS` once."""
 
 
-def stream(*key: object) -> Random:
-    """Return the random numbers that belong to a key, for example a seed and an image's name, on any machine."""
+def seeded_random(*key: object) -> Random:
+    """Return a generator seeded by a key, for example a seed and an image's name, the same on any machine."""
     return Random(sha256(repr(key).encode()).digest())
 
 
 def pick_template(seed: int, name: str, slot: int = 0) -> str:
     """Return the template of an image's caption number `slot`, always the same one."""
-    return stream("template", seed, name, slot).choice(TEMPLATES)
+    return seeded_random("template", seed, name, slot).choice(TEMPLATES)
 
 
 @dataclass(frozen=True)
-class Ask:
+class Question:
     """One question about one image.
 
     Attributes:
         slot: which of the image's captions it asks for, from 0.
         kind: one of `KINDS`.
-        text: what the model is told.
+        text: what the model is labels.
     """
 
     slot: int
@@ -137,57 +137,62 @@ class Ask:
     text: str
 
     def digest(self, attributes: Mapping[str, str]) -> str:
-        """Return what tells this question from another one about the same image."""
+        """Return a digest that differs between questions about the same image."""
         return sha256(repr((self.kind, self.text, sorted(attributes.items()))).encode()).hexdigest()[:16]
 
 
-def label(attributes: Mapping[str, str]) -> str:
-    """Write attributes for the model, for example `gender: male, hair color: black`.
+def format_attributes(attributes: Mapping[str, str]) -> str:
+    """Format attributes for the model, for example `gender: male, hair color: black`.
 
-    What says nothing of the person, such as the illumination, is left out, and so is the color of what is not there.
+    Attributes that are not of the person, such as the illumination, are left out, and colors of absent things.
     """
-    told = {name: value_words(name, value) for name, value in attributes.items() if is_known(value)}
-    return ", ".join(f"{_readable(name)}: {value}" for name, value in told.items() if _of_the_person(name, value))
+    labels = {name: describe_value(name, value) for name, value in attributes.items() if is_known(value)}
+    return ", ".join(
+        f"{_readable_name(name)}: {value}" for name, value in labels.items() if _is_appearance(name, value)
+    )
 
 
-def asks(name: str, attributes: Mapping[str, str], strategy: str = "paper", seed: int = 0) -> tuple[Ask, ...]:
+def build_questions(
+    name: str, attributes: Mapping[str, str], strategy: str = "paper", seed: int = 0
+) -> tuple[Question, ...]:
     """Return the questions about an image.
 
     As in the paper: with attributes one of kind `attribute` and a random one of the other two, without one `prompt`
     and one `template`; or one of the kind that is named.
 
     Args:
-        name: the image, which together with the seed decides what is random.
-        attributes: of the person, empty if nobody knows any.
+        name: the image, which together with the seed decides the random choices.
+        attributes: of the person, empty if unknown.
         strategy: one of `STRATEGIES`.
         seed: another one, other templates.
     """
     require_known("strategy", strategy, STRATEGIES)
-    told = label(attributes)
-    if strategy == "attribute" and not told:
+    labels = format_attributes(attributes)
+    if strategy == "attribute" and not labels:
         raise InputError(f"{name}: strategy 'attribute' needs attributes; give --attributes or use strategy 'paper'")
-    kinds = _paper(name, bool(told), seed) if strategy == "paper" else (strategy,)
-    return tuple(Ask(slot, kind, _text(kind, told, pick_template(seed, name, slot))) for slot, kind in enumerate(kinds))
+    kinds = _choose_paper_kinds(name, bool(labels), seed) if strategy == "paper" else (strategy,)
+    texts = [_fill_prompt(kind, labels, pick_template(seed, name, slot)) for slot, kind in enumerate(kinds)]
+    return tuple(Question(slot, kind, text) for slot, (kind, text) in enumerate(zip(kinds, texts, strict=True)))
 
 
-def _paper(name: str, described: bool, seed: int) -> tuple[str, ...]:
+def _choose_paper_kinds(name: str, described: bool, seed: int) -> tuple[str, ...]:
     if not described:
         return "prompt", "template"
-    return "attribute", stream("kind", seed, name).choice(("prompt", "template"))
+    return "attribute", seeded_random("kind", seed, name).choice(("prompt", "template"))
 
 
-def _text(kind: str, told: str, template: str) -> str:
-    whole = {"prompt": PROMPT, "template": TEMPLATE, "attribute": ATTRIBUTE}[kind]
-    return whole.format(template=template, label=told)
+def _fill_prompt(kind: str, labels: str, template: str) -> str:
+    prompt = {"prompt": PROMPT, "template": TEMPLATE, "attribute": ATTRIBUTE}[kind]
+    return prompt.format(template=template, label=labels)
 
 
-def _of_the_person(name: str, value: str) -> bool:
-    part, aspect = part_of(name)
-    return part != NOT_OF_THE_PERSON and not (aspect == "color" and value == "no")
+def _is_appearance(name: str, value: str) -> bool:
+    part, aspect = parse_part(name)
+    return part != NOT_APPEARANCE and not (aspect == "color" and value == "no")
 
 
-def _readable(name: str) -> str:
+def _readable_name(name: str) -> str:
     # AG-ReID writes haircolor in one word.
-    part, aspect = part_of(name)
+    part, aspect = parse_part(name)
     glued = part == "hair" and normalize_name(name) == "hair" + aspect
-    return f"{part} {aspect}" if glued else words(name)
+    return f"{part} {aspect}" if glued else split_words(name)

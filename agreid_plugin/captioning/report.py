@@ -1,4 +1,4 @@
-"""How good the captions are, in numbers."""
+"""Report of a captioning run: counts of captions, remarks and rejected answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Report:
-    """What a run made.
+    """Counts of a run.
 
     Attributes:
         images: described at least once.
@@ -37,10 +37,10 @@ class Report:
         retried: questions asked twice.
         repeated: captions whose text is also one of another identity.
         flags: kind of remark -> captions with it.
-        empty: answers that said nothing, also the second time.
+        empty: empty answers, also the second time.
         kept_out: reason -> answers that could not be used.
         left_out: images without any caption, with the reason.
-        remarks: one a flagged, repeated or kept-out caption: its image, text, and what was found.
+        remarks: one a flagged, repeated or kept-out caption: its image, text and findings.
     """
 
     images: int
@@ -80,17 +80,17 @@ class Report:
 
 
 def build_report(subjects: Sequence[Subject], captions: Iterable[Caption], left_out: Mapping[str, str]) -> Report:
-    """Count.
+    """Build the report of a run.
 
     Args:
         subjects: the images.
-        captions: all that was asked about them.
-        left_out: images nobody asked about, with the reason.
+        captions: all answers about them.
+        left_out: images without a question, with the reason.
     """
     captions = list(captions)
     good = [caption for caption in captions if not caption.problem]
     people = {subject.file_path: subject.pid for subject in subjects}
-    repeated = _repeated(good, people)
+    repeated = _find_repeated(good, people)
     described = {caption.file_path for caption in good}
     reasons = {c.file_path: c.problem for c in captions if c.file_path not in described}
     return Report(
@@ -103,13 +103,13 @@ def build_report(subjects: Sequence[Subject], captions: Iterable[Caption], left_
         repeated=len(repeated),
         flags={name: sum(name in caption.flags for caption in good) for name in FLAGS},
         empty=sum(caption.problem == "empty" for caption in captions),
-        kept_out=_reasons(captions),
+        kept_out=_count_reasons(captions),
         left_out={printable(path): reason for path, reason in {**left_out, **reasons}.items()},
-        remarks=[_remark(c, c in repeated) for c in captions if c.problem or c.flags or c in repeated],
+        remarks=[_build_remark(c, c in repeated) for c in captions if c.problem or c.flags or c in repeated],
     )
 
 
-def _repeated(good: Sequence[Caption], people: Mapping[str, int]) -> list[Caption]:
+def _find_repeated(good: Sequence[Caption], people: Mapping[str, int]) -> list[Caption]:
     """Return the captions whose text is on several identities."""
     owners: dict[str, set[int]] = defaultdict(set)
     for caption in good:
@@ -117,20 +117,20 @@ def _repeated(good: Sequence[Caption], people: Mapping[str, int]) -> list[Captio
     return [caption for caption in good if len(owners[caption.text.lower()]) > 1]
 
 
-def _reasons(captions: Iterable[Caption]) -> dict[str, int]:
+def _count_reasons(captions: Iterable[Caption]) -> dict[str, int]:
     # What stands behind the colon differs from one to the next.
     counts = Counter(caption.problem.split(":")[0] for caption in captions if caption.problem)
     return dict(counts.most_common())
 
 
-def _remark(caption: Caption, repeated: bool) -> dict[str, Any]:
+def _build_remark(caption: Caption, repeated: bool) -> dict[str, Any]:
     found = {name: list(values) for name, values in caption.flags.items()}
-    told = {"kept_out": caption.problem} if caption.problem else {}
+    kept_out = {"kept_out": caption.problem} if caption.problem else {}
     return {
         "file_path": caption.file_path,
         "kind": caption.kind,
         "text": caption.text,
-        **told,
+        **kept_out,
         **found,
         **({"repeated": True} if repeated else {}),
     }

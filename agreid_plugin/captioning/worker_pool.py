@@ -1,4 +1,4 @@
-"""Several threads asking at a time; one writes down. Ends gently on Ctrl-C and when the endpoint fails."""
+"""Thread pool for caption questions with one writer, which ends gracefully on Ctrl-C and when the endpoint fails."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from agreid_plugin.captioning.answers import Rules, Verdict, hint, judge
+from agreid_plugin.captioning.answers import Rules, Verdict, check_answer, write_hint
 from agreid_plugin.captioning.backends import Backend
-from agreid_plugin.captioning.endpoint import EndpointError, GaveUpWaiting, Refused
+from agreid_plugin.captioning.endpoint import CancelledError, EndpointError, QuestionRefusedError
 from agreid_plugin.captioning.images import Subject
 from agreid_plugin.captioning.journal import Caption, Journal
-from agreid_plugin.captioning.prompts import Ask
+from agreid_plugin.captioning.prompts import Question
 from agreid_plugin.errors import InputError
 
-REFUSED = "refused: "
-MOST_REFUSED = 3  # questions refused at the start before the settings must be wrong
+REFUSED_PREFIX = "refused: "
+MAX_REFUSED = 3  # questions refused at the start before the settings must be wrong
 
 
 class Interrupted(KeyboardInterrupt):
-    """Someone pressed Ctrl-C; the message says what is kept and how to go on."""
+    """Ctrl-C was pressed; the message says what is kept and how to continue."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The questions about one image that nobody has answered yet, and the captions it has."""
+    """Open questions about one image, and the captions that it has."""
 
     subject: Subject
-    asks: tuple[Ask, ...]
-    said: tuple[str, ...]
+    asks: tuple[Question, ...]
+    others: tuple[str, ...]
 
 
-class Crew:
-    """Threads that ask, and the one that runs it, which alone writes down.
+class CaptionWorkers:
+    """Worker threads that ask; the thread that runs them is the only one to write.
 
     Args:
-        backend: who answers.
-        rules: what captions have to keep to.
-        journal: where they are written down.
+        backend: gives the answers.
+        rules: limits of captions.
+        journal: keeps the captions.
         stop: ends the run when set.
     """
 
@@ -54,13 +54,13 @@ class Crew:
         self._refused: list[Caption] = []  # before the endpoint took any question
 
     def run(self, jobs: Sequence[Job], concurrency: int, progress: bool) -> None:
-        """Do all jobs; ends early when stopped or when the endpoint fails, with everything written down."""
+        """Do all jobs; ends early when stopped or when the endpoint fails, with every answer kept."""
         waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in jobs:
             waiting.put(job)
         count = min(concurrency, len(jobs))
         total = sum(len(job.asks) for job in jobs)
-        with _ctrl_c_sets(self.stop) as pressed:
+        with _stop_on_interrupt(self.stop) as pressed:
             for _ in range(count):
                 threading.Thread(target=self._work, args=(waiting,), daemon=True).start()
             bar = tqdm(total=total, desc="captions", unit="caption", disable=not progress)
@@ -81,7 +81,7 @@ class Crew:
         return f"{why}; {count} captions are kept in {self.journal.path}, the same command continues from there"
 
     def _collect(self, workers: int, bar: tqdm) -> Exception | None:
-        """Write down what the threads find until all have ended; return the first error."""
+        """Write the threads' results until all have ended; return the first error."""
         error = None
         while workers:
             found = self._results.get()
@@ -99,11 +99,12 @@ class Crew:
         return error
 
     def _keep(self, caption: Caption) -> Exception | None:
-        """Write a caption down; a refusal before any success is held back, as it may be the settings, not the image."""
-        if caption.problem.startswith(REFUSED) and not self._trusted:
+        """Write a caption; a refusal before any success is held back, as the settings may be the cause."""
+        if caption.problem.startswith(REFUSED_PREFIX) and not self._trusted:
             self._refused.append(caption)
-            if len(self._refused) >= MOST_REFUSED:
-                return EndpointError(f"the endpoint refuses every question, {caption.problem.removeprefix(REFUSED)}")
+            if len(self._refused) >= MAX_REFUSED:
+                reason = caption.problem.removeprefix(REFUSED_PREFIX)
+                return EndpointError(f"the endpoint refuses every question, {reason}")
             return None
         for earlier in (*self._refused, caption):
             self.journal.add(earlier)
@@ -115,45 +116,45 @@ class Crew:
             while not self.stop.is_set():
                 for caption in self._describe(waiting.get_nowait()):
                     self._results.put(caption)
-        except (queue.Empty, GaveUpWaiting):
+        except (queue.Empty, CancelledError):
             pass  # nothing left to do
-        except Exception as error:  # the main thread tells it
+        except Exception as error:  # the main thread reports it
             self._results.put(error)
         finally:
             self._results.put(None)
 
     def _describe(self, job: Job) -> Iterator[Caption]:
-        said = list(job.said)
+        others = list(job.others)
         for ask in job.asks:
             if self.stop.is_set():
                 return
-            verdict, retried = self._ask(job.subject, ask, said)
+            verdict, retried = self._ask(job.subject, ask, others)
             if not verdict.problem:
-                said.append(verdict.text)
+                others.append(verdict.text)
             digest = ask.digest(job.subject.attributes)
             yield Caption(
                 job.subject.file_path, ask.slot, ask.kind, digest, verdict.text, verdict.problem, verdict.flags, retried
             )
 
-    def _ask(self, subject: Subject, ask: Ask, said: Sequence[str]) -> tuple[Verdict, bool]:
+    def _ask(self, subject: Subject, ask: Question, others: Sequence[str]) -> tuple[Verdict, bool]:
         """Ask once, and once more with a hint if the answer cannot be used."""
-        verdict = self._try(subject, ask, said)
-        if not verdict.problem or verdict.problem.startswith(REFUSED):
+        verdict = self._try(subject, ask, others)
+        if not verdict.problem or verdict.problem.startswith(REFUSED_PREFIX):
             return verdict, False
-        return self._try(subject, ask, said, hint(verdict, self.rules)), True
+        return self._try(subject, ask, others, write_hint(verdict, self.rules)), True
 
-    def _try(self, subject: Subject, ask: Ask, said: Sequence[str], advice: str = "") -> Verdict:
+    def _try(self, subject: Subject, ask: Question, others: Sequence[str], advice: str = "") -> Verdict:
         try:
-            answer = self.backend.answer(subject, ask, said, advice)
-        except Refused as refusal:
-            return Verdict("", f"{REFUSED}{refusal}")
+            answer = self.backend.answer(subject, ask, others, advice)
+        except QuestionRefusedError as refusal:
+            return Verdict("", f"{REFUSED_PREFIX}{refusal}")
         self._trusted = True
-        return judge(answer.text, ask.kind, subject.attributes, said, self.rules, answer.cut)
+        return check_answer(answer.text, ask.kind, subject.attributes, others, self.rules, answer.cut)
 
 
 @contextmanager
-def _ctrl_c_sets(stop: threading.Event) -> Iterator[threading.Event]:
-    """Let the first Ctrl-C end the run gently and the second one at once; yields whether one was pressed."""
+def _stop_on_interrupt(stop: threading.Event) -> Iterator[threading.Event]:
+    """Let the first Ctrl-C end the run gracefully and the second one at once; yields whether one was pressed."""
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield pressed

@@ -176,12 +176,12 @@ def _read_fields(text: str | None) -> dict[str, Any]:
 
 def _list_subjects(args: argparse.Namespace) -> tuple[list[Subject], dict[str, str]]:
     """Return the images to describe, and those left out with the reason."""
-    from agreid_plugin.captioning import large_enough, spread, unreadable, with_attributes
+    from agreid_plugin.captioning import add_attributes, choose_evenly, drop_small, find_unreadable
 
     subjects = _load_dataset(args)
-    subjects = spread(subjects, args.limit) if args.limit is not None else subjects
-    subjects = with_attributes(subjects, args.attributes) if args.attributes else subjects
-    left_out = unreadable(subjects, progress=sys.stderr.isatty())
+    subjects = choose_evenly(subjects, args.limit) if args.limit is not None else subjects
+    subjects = add_attributes(subjects, args.attributes) if args.attributes else subjects
+    left_out = find_unreadable(subjects, progress=sys.stderr.isatty())
     if left_out and not args.skip_bad_images:
         first, fault = next(iter(left_out.items()))
         raise InputError(
@@ -189,7 +189,7 @@ def _list_subjects(args: argparse.Namespace) -> tuple[list[Subject], dict[str, s
             "them, or leave them out with --skip-bad-images"
         )
     readable = [subject for subject in subjects if subject.file_path not in left_out]
-    kept = large_enough(readable, args.min_pixels) if args.min_pixels else readable
+    kept = drop_small(readable, args.min_pixels) if args.min_pixels else readable
     left_out |= dict.fromkeys(_list_paths(readable) - _list_paths(kept), "too small")
     if args.backend == "attributes":
         left_out |= {subject.file_path: "no attributes" for subject in kept if not subject.attributes}

@@ -1,4 +1,4 @@
-"""What people carry: hats, bags, umbrellas, phones."""
+"""Accessories of people: hats, bags, umbrellas, phones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything around the person: passers-by, street furniture, things in the way, the ground and the wall behind."""
+"""Background of a picture: passers-by, street furniture, occluders, the ground and the wall behind the person."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Background:
     """All of it, drawn without knowing who the person is."""
 
     camera: Camera
@@ -64,7 +64,7 @@ def _color(rng: np.random.Generator) -> Color:
     return linear(COLORS[list(COLORS)[rng.integers(len(COLORS))]])
 
 
-def draw_surroundings(rng: np.random.Generator, camera: Camera, view: Viewpoint) -> Surroundings:
+def draw_background(rng: np.random.Generator, camera: Camera, view: Viewpoint) -> Background:
     """Draw the surroundings of one picture."""
     things = [_draw_thing(rng, camera) for _ in range(rng.poisson(1.1))]
     passers = []
@@ -75,7 +75,7 @@ def draw_surroundings(rng: np.random.Generator, camera: Camera, view: Viewpoint)
             passers.append(_draw_passer(rng, camera, view, blocking=True))
         else:
             things.append(_draw_occluder(rng, camera, view))
-    return Surroundings(camera, _draw_ground(rng, camera), tuple(things), tuple(passers))
+    return Background(camera, _draw_ground(rng, camera), tuple(things), tuple(passers))
 
 
 def _draw_ground(rng: np.random.Generator, camera: Camera) -> Ground:
@@ -128,7 +128,7 @@ def add_person(builder: Builder, person: Person, pose: Pose, place: tuple[float,
     add_belongings(builder, person, pose, joints)
 
 
-def add_surroundings(builder: Builder, around: Surroundings) -> None:
+def add_background(builder: Builder, around: Background) -> None:
     """Add the solids of the surroundings."""
     for thing in around.things:
         _ADD[thing.kind](builder, thing)
@@ -220,7 +220,7 @@ _THINGS: dict[str, Callable[[Builder, Thing], None]] = {
 _ADD = _THINGS | {"foliage": _add_foliage}
 
 
-def ground_color(around: Surroundings, x: Array, y: Array) -> Array:
+def ground_color(around: Background, x: Array, y: Array) -> Array:
     """Return the ground's linear color at world points, (3, n)."""
     ground, (main, second) = around.ground, around.camera.surfaces
     cos, sin = np.float32(np.cos(ground.turn)), np.float32(np.sin(ground.turn))
@@ -235,7 +235,7 @@ def ground_color(around: Surroundings, x: Array, y: Array) -> Array:
     return color * (np.float32(ground.brightness) * (1 + np.float32(0.12) * noise(u, v, 0.11)))
 
 
-def wall_color(around: Surroundings, along: Array, height: Array) -> Array:
+def wall_color(around: Background, along: Array, height: Array) -> Array:
     """Return the wall's linear color, (3, n)."""
     shift = np.float32(around.ground.shift[0])
     color = WALLS[around.camera.wall](along + shift, height)

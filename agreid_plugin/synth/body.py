@@ -1,4 +1,4 @@
-"""The body: a pose, the joints it puts where, and the skin, head and hair on them.
+"""Articulated body: a pose, the joints' places, and skin, head and hair on them.
 
 Lengths are for a person of 1.75 m and scale with the height. Index 0 of a pair is the left side, 1 the right.
 """
@@ -97,7 +97,7 @@ def skeleton(person: Person, pose: Pose, place: tuple[float, float] = (0.0, 0.0)
     """Put the joints of `person` where `pose` says, standing on the ground at `place`."""
     scale = person.height / 1.75
     woman = person.attributes["gender"] == "woman"
-    amplitude = 0.42 * person.stride * (0.72 if _hindered(person) else 1.0)
+    amplitude = 0.42 * person.stride * (0.72 if _wears_wide(person) else 1.0)
     amplitude = amplitude if pose.walking else 0.05
     hip_frame = _turn(pose.yaw + 0.1 * amplitude * np.sin(pose.phase))
     trunk = _turn(pose.yaw - 0.2 * amplitude * np.sin(pose.phase), person.lean)
@@ -115,7 +115,7 @@ def skeleton(person: Person, pose: Pose, place: tuple[float, float] = (0.0, 0.0)
     return Skeleton(scale, pelvis, trunk, skull, head, shoulders, elbows, wrists, hips, knees, ankles, toes)
 
 
-def _hindered(person: Person) -> bool:
+def _wears_wide(person: Person) -> bool:
     """Return whether something wide hangs from the waist: steps are shorter then, and arms farther out."""
     return person.attributes["lower"] in ("skirt", "dress") or person.attributes["upper"] == "coat"
 
@@ -143,7 +143,7 @@ def _arms(
         angle = 0.85 * amplitude * np.sin(pose.phase + turn)
         held = _held(person, side, pose)
         angle, bend = held or (angle, 0.22 + 0.5 * max(0.0, angle))
-        outward = side * (0.13 + 0.08 * (person.girth - 1) + 0.1 * _hindered(person))
+        outward = side * (0.13 + 0.08 * (person.girth - 1) + 0.1 * _wears_wide(person))
         elbow = shoulder + scale * 0.285 * _swing(trunk, angle, outward)
         elbows.append(elbow)
         wrists.append(elbow + scale * 0.25 * _swing(trunk, angle + bend, outward * 0.2 if bend < 1 else -outward))

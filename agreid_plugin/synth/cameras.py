@@ -1,4 +1,4 @@
-"""The thirteen cameras, and where one stands and looks for one picture.
+"""The thirteen cameras, and the position and direction of one for a picture.
 
 The person stands at the origin of a world whose z axis points up; a camera looks along +x. Image axes are right and
 down; image coordinates are tangents (meters at one meter's depth), and times `focal` they are pixels of the full frame.
@@ -192,7 +192,7 @@ def rectangles(low: NDArray, high: NDArray, shape: tuple[int, int]) -> NDArray[n
     return np.stack([np.clip(edge, 0, size) for *edges, size in limits for edge in edges], axis=1).astype(np.int64)
 
 
-def covered(view: Viewpoint, solids: Solids, box: Box, shape: tuple[int, int]) -> NDArray[np.int64]:
+def pixel_bounds(view: Viewpoint, solids: Solids, box: Box, shape: tuple[int, int]) -> NDArray[np.int64]:
     """Return the pixels each solid may cover in a picture of `box`, (K, 4)."""
     step = box.width / shape[1], box.height / shape[0]
     low, high = ((edge - (box.left, box.top)) / step for edge in extent(view, solids))

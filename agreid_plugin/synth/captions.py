@@ -1,4 +1,4 @@
-"""Sentences about what can be seen of a person in one picture.
+"""Captions of the visible attributes of a person in one picture.
 
 A caption is built from phrases for what is visible, in an order and wording of its own: 20 to 45 words, and never one
 about where the picture was taken from.
@@ -160,7 +160,7 @@ def _extras(speaker: _Speaker) -> list[str]:
     return items
 
 
-def _carried(speaker: _Speaker) -> list[str]:
+def _list_carried(speaker: _Speaker) -> list[str]:
     items = [_garment(speaker, "bag", "bag color")] if speaker.sees("bag") else []
     if speaker.sees("umbrella"):
         items.append(_a(f"{speaker.attributes['umbrella color']} umbrella"))
@@ -176,7 +176,7 @@ def _clauses(speaker: _Speaker, walking: bool) -> list[_Clause]:
             ("is wearing {}", "wears {}", "is dressed in {}", "has on {}"),
             ("dressed in {}", "wearing {}"),
         ),
-        (_carried(speaker), ("is carrying {}", "carries {}", "can be seen with {}"), ("carrying {}", "with {}")),
+        (_list_carried(speaker), ("is carrying {}", "carries {}", "can be seen with {}"), ("carrying {}", "with {}")),
         (_looks(speaker), ("has {}", "shows {}"), ("with {}",)),
     )
     clauses = [_Clause(_join(items), finite, fronted) for items, finite, fronted in said if items]

@@ -1,4 +1,4 @@
-"""Garments: the trunk, arms and legs as what covers them."""
+"""Garments over trunk, arms and legs."""
 
 from __future__ import annotations
 

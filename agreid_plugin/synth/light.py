@@ -1,4 +1,4 @@
-"""Light: the sun or a lamp, the sky, and the shadows they leave.
+"""Light of a scene: the sun or a lamp, the sky, and their shadows.
 
 Shapes: n points, R x R cells of a shadow map.
 """

@@ -1,4 +1,4 @@
-"""Making AG-Synth: rendering every picture of a plan in parallel, writing it as a known dataset; a contact sheet."""
+"""AG-Synth on disk: pictures of a plan rendered in parallel and written as a known dataset, and a contact sheet."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.synth.cameras import CAMERAS, camera
 from agreid_plugin.synth.captions import two_captions
 from agreid_plugin.synth.people import sample_person
-from agreid_plugin.synth.plan import CAPTION, LEAST_IDS, PREVIEW, SHOT, Frame, plan, stream
+from agreid_plugin.synth.plan import CAPTION, MIN_IDS, PREVIEW, SHOT, Frame, plan, random_stream
 from agreid_plugin.synth.render import Picture, Shot, draw_shot, render
 from agreid_plugin.synth.sensor import encode
-from agreid_plugin.synth.writers import LAYOUT, Layout, Taken
+from agreid_plugin.synth.writers import LAYOUTS_BY_NAME, Layout, WrittenPicture
 
-LAYOUTS: tuple[str, ...] = tuple(LAYOUT)
+LAYOUTS: tuple[str, ...] = tuple(LAYOUTS_BY_NAME)
 """The datasets whose arrangement of files AG-Synth can take."""
 
-SMALLEST = (32, 16)  # height, width
+MIN_SIZE = (32, 16)  # height, width
 LABEL = 44  # pixels above the pictures
 GAP = 4
 NIGHTS = 0.15  # share of pictures taken by night
@@ -67,7 +67,7 @@ def make_agsynth(
     Returns:
         The dataset's folder.
     """
-    chosen = LAYOUT[require_known("layout", layout, LAYOUT)]
+    chosen = LAYOUTS_BY_NAME[require_known("layout", layout, LAYOUTS_BY_NAME)]
     _check(chosen, layout, ids, images_per_id, size, seed, workers)
     target = Path(root).expanduser() / chosen.folder
     _check_target(target, overwrite)
@@ -84,23 +84,23 @@ def make_agsynth(
     return target
 
 
-def folder_of(layout: str) -> str:
+def get_folder(layout: str) -> str:
     """Return the name of a layout's folder."""
-    return LAYOUT[layout].folder
+    return LAYOUTS_BY_NAME[layout].folder
 
 
 def _check(
     chosen: Layout, layout: str, ids: int, images: int, size: tuple[int, int], seed: int, workers: int | None
 ) -> None:
-    if ids < LEAST_IDS:
-        raise InputError(f"ids is {ids}; a train and a test half need at least {LEAST_IDS}")
+    if ids < MIN_IDS:
+        raise InputError(f"ids is {ids}; a train and a test half need at least {MIN_IDS}")
     if images < chosen.least_images:
         raise InputError(
             f"images_per_id is {images}; layout {layout} needs at least {chosen.least_images} "
             "for a query and a gallery in every view"
         )
-    if len(size) != 2 or size[0] < SMALLEST[0] or size[1] < SMALLEST[1]:
-        raise InputError(f"size is {tuple(size)}; give (height, width) of at least {SMALLEST}")
+    if len(size) != 2 or size[0] < MIN_SIZE[0] or size[1] < MIN_SIZE[1]:
+        raise InputError(f"size is {tuple(size)}; give (height, width) of at least {MIN_SIZE}")
     if seed < 0:
         raise InputError(f"seed is {seed}; give 0 or more")
     if workers is not None and workers < 1:
@@ -148,35 +148,35 @@ class _Job:
     path: str
 
 
-def shoot(seed: int, frame: Frame, size: tuple[int, int]) -> tuple[Shot, Picture]:
+def render_frame(seed: int, frame: Frame, size: tuple[int, int]) -> tuple[Shot, Picture]:
     """Take one picture of the plan."""
-    shot = draw_shot(stream(seed, SHOT, frame.pid, frame.index), camera(frame.camera), frame.night)
+    shot = draw_shot(random_stream(seed, SHOT, frame.pid, frame.index), camera(frame.camera), frame.night)
     return shot, render(sample_person(seed, frame.pid), shot, size)
 
 
-def _take(job: _Job) -> Taken:
+def _render_job(job: _Job) -> WrittenPicture:
     """Take a picture, write it, and describe it."""
     frame = job.frame
-    shot, picture = shoot(job.seed, frame, job.size)
+    shot, picture = render_frame(job.seed, frame, job.size)
     Path(job.path).write_bytes(encode(picture.image))
-    words = stream(job.seed, CAPTION, frame.pid, frame.index)
+    words = random_stream(job.seed, CAPTION, frame.pid, frame.index)
     attributes = sample_person(job.seed, frame.pid).attributes
     captions = two_captions(attributes, picture.seen, shot.pose.walking, words)
-    return Taken(frame, captions, "Walking" if shot.pose.walking else "Standing", shot.pose.facing)
+    return WrittenPicture(frame, captions, "Walking" if shot.pose.walking else "Standing", shot.pose.facing)
 
 
-def _run(jobs: list[_Job], workers: int | None) -> Iterator[Taken]:
+def _run(jobs: list[_Job], workers: int | None) -> Iterator[WrittenPicture]:
     """Do the jobs and give their results in order."""
     workers = min(workers or _cores(), len(jobs))
     if workers == 1:
-        yield from map(_take, jobs)
+        yield from map(_render_job, jobs)
         return
     # A fork starts at once and needs no guard in the caller's script; macOS libraries do not survive one.
     fork = sys.platform != "darwin" and "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if fork else "spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
     try:
-        yield from pool.map(_take, jobs, chunksize=max(1, min(16, len(jobs) // (4 * workers))))
+        yield from pool.map(_render_job, jobs, chunksize=max(1, min(16, len(jobs) // (4 * workers))))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -214,7 +214,7 @@ def contact_sheet(
     sheet = Image.new("RGB", (len(CAMERAS) * (width + GAP) + GAP, LABEL + ids * (height + GAP)), _PAPER)
     for row in tqdm(range(ids), desc="contact sheet", unit="id", disable=not progress):
         for column, frame in enumerate(_preview_frames(seed, row + 1)):
-            image = Image.fromarray(shoot(seed, frame, size)[1].image)
+            image = Image.fromarray(render_frame(seed, frame, size)[1].image)
             sheet.paste(image, (GAP + column * (width + GAP), LABEL + row * (height + GAP)))
     _label_columns(sheet, width)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def contact_sheet(
 
 
 def _preview_frames(seed: int, pid: int) -> list[Frame]:
-    nights = stream(seed, PREVIEW, pid).random(len(CAMERAS)) < NIGHTS
+    nights = random_stream(seed, PREVIEW, pid).random(len(CAMERAS)) < NIGHTS
     return [
         Frame(pid, camera.number, camera.number, bool(night), "query")
         for camera, night in zip(CAMERAS, nights, strict=True)

@@ -1,4 +1,4 @@
-"""AG-Synth for recipes that bring their own dataset: made once, where the recipe looks for it."""
+"""AG-Synth on demand: made for a recipe whose dataset is missing, in the folder where the recipe looks for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.datasets.locations import AGSYNTH_FILE
 from agreid_plugin.data.files import read_json
 from agreid_plugin.errors import InputError
-from agreid_plugin.synth.make import LAYOUTS, folder_of, make_agsynth
+from agreid_plugin.synth.make import LAYOUTS, get_folder, make_agsynth
 
 
 def make_missing(
@@ -32,7 +32,7 @@ def make_missing(
         images_per_id: pictures of each person, half of them from the air.
         size: height and width of a picture.
         seed: another seed, other people and pictures.
-        key: what the user calls these options, for complaints: in capitals as fast-reid's keys, else as mmengine's.
+        key: the options' name in error messages: in capitals as fast-reid's keys, else as mmengine's.
 
     Raises:
         InputError: no layout of AG-Synth is that dataset's, or the folder has another dataset than is asked for.
@@ -43,8 +43,8 @@ def make_missing(
     height, width = size
     options = {"ids": ids, "images_per_id": images_per_id, "size": [height, width], "seed": seed}
     for name in sorted(set(datasets)):
-        layout = _layout_of(name, ids_key)
-        folder = Path(root) / folder_of(layout)
+        layout = _get_layout(name, ids_key)
+        folder = Path(root) / get_folder(layout)
         if _is_filled(folder):
             _check_same(folder, options | {"layout": layout}, ids_key, root_key)
         else:
@@ -60,8 +60,8 @@ def _is_filled(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def _layout_of(dataset: str, key: str) -> str:
-    by_folder = {folder_of(layout): layout for layout in LAYOUTS if folder_of(layout) in DATASETS}
+def _get_layout(dataset: str, key: str) -> str:
+    by_folder = {get_folder(layout): layout for layout in LAYOUTS if get_folder(layout) in DATASETS}
     if dataset not in by_folder:
         raise InputError(f"{key}: AG-Synth has no layout of {dataset}; it has {', '.join(by_folder)}")
     return by_folder[dataset]

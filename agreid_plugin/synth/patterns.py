@@ -43,17 +43,17 @@ def _around(points: Points) -> Array:
     return np.arctan2(points.local[1], np.abs(points.local[0]) + 0.02) * np.float32(0.16)
 
 
-def _striped(points: Points) -> NDArray[np.bool_]:
+def _stripe_mask(points: Points) -> NDArray[np.bool_]:
     return _phase(points.local[2], points.period) < 0.45
 
 
-def _checked(points: Points) -> Array:
+def _check_mask(points: Points) -> Array:
     across = _phase(_around(points), points.period * 0.8) < 0.5
     along = _phase(points.local[2], points.period * 0.8) < 0.5
     return 0.5 * across + 0.5 * along
 
 
-def _dotted(points: Points) -> NDArray[np.bool_]:
+def _dot_mask(points: Points) -> NDArray[np.bool_]:
     size = points.period * 0.75
     row = np.floor(points.local[2] / size)
     u = _phase(_around(points) + 0.5 * size * row, size) - 0.5
@@ -160,14 +160,14 @@ def _strap(points: Points, side: float = 1.0) -> NDArray[np.bool_]:
     return (points.zone == TORSO) & (np.abs(y - 0.16 + 0.62 * (z + 0.02)) < 0.024) & (z > -0.04)
 
 
-def _strap_mirrored(points: Points) -> NDArray[np.bool_]:
+def _mirror_strap(points: Points) -> NDArray[np.bool_]:
     return _strap(points, -1.0)
 
 
 PATTERNS: dict[str, Pattern] = {
-    "striped": _striped,
-    "checked": _checked,
-    "dotted": _dotted,
+    "striped": _stripe_mask,
+    "checked": _check_mask,
+    "dotted": _dot_mask,
     "logo": _logo,
     "two-tone": _two_tone,
     "denim": _denim,
@@ -186,7 +186,7 @@ PATTERNS: dict[str, Pattern] = {
     "zip": _zip,
     "two straps": _two_straps,
     "strap": _strap,
-    "strap mirrored": _strap_mirrored,
+    "strap mirrored": _mirror_strap,
 }
 """Every pattern but `plain`, which paints nothing."""
 

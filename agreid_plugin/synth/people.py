@@ -1,4 +1,4 @@
-"""Who people are: the draw of one identity's attributes, colors and measures.
+"""Identities: random attributes, colors and measures of a person.
 
 Everything is a function of (seed, pid). People come in families of four who often wear the same colors, so that color
 alone does not tell them apart; a family shares nothing else.
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from agreid_plugin.synth.plan import FAMILY, PERSON, stream
+from agreid_plugin.synth.plan import FAMILY, PERSON, random_stream
 from agreid_plugin.synth.vocabulary import ATTRIBUTES, COLORS, HAIR, SKIN, Color, linear
 
 FAMILY_SIZE = 4
@@ -88,7 +88,7 @@ class Person:
 @lru_cache(maxsize=64)
 def sample_person(seed: int, pid: int) -> Person:
     """Draw the identity `pid`; the same (seed, pid) always gives the same one."""
-    return draw_person(stream(seed, PERSON, pid), stream(seed, FAMILY, pid // FAMILY_SIZE))
+    return draw_person(random_stream(seed, PERSON, pid), random_stream(seed, FAMILY, pid // FAMILY_SIZE))
 
 
 def draw_person(rng: np.random.Generator, family: np.random.Generator) -> Person:

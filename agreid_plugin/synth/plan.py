@@ -10,14 +10,14 @@ from agreid_plugin.synth.cameras import CAMERAS
 
 PERSON, FAMILY, PLAN, SHOT, CAPTION, PREVIEW = range(6)
 """What a stream is for."""
-LEAST_IDS = 4  # two to train on, two to tell apart
+MIN_IDS = 4  # two to train on, two to tell apart
 _AERIAL = tuple(camera.number for camera in CAMERAS if camera.aerial)
 _WEARABLE = tuple(camera.number for camera in CAMERAS if camera.platform == "wearable")
 _CCTV = tuple(camera.number for camera in CAMERAS if camera.platform == "cctv")
 
 
-def stream(seed: int, *path: int) -> np.random.Generator:
-    """Return the generator of one thing, for example `stream(seed, SHOT, pid, index)`."""
+def random_stream(seed: int, *path: int) -> np.random.Generator:
+    """Return the generator of one thing, for example `random_stream(seed, SHOT, pid, index)`."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, *path))))
 
 
@@ -50,7 +50,7 @@ def plan(seed: int, ids: int, images_per_id: int) -> list[Frame]:
 
 
 def _plan_identity(seed: int, pid: int, train: bool, count: int) -> list[Frame]:
-    rng = stream(seed, PLAN, pid)
+    rng = random_stream(seed, PLAN, pid)
     aerial, ground = count // 2, count - count // 2
     platforms = [rng.permutation(_WEARABLE), rng.permutation(_CCTV)]
     if rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Rays against solids, all pairs at once.
+"""Ray casting: rays against solids, all pairs at once.
 
 Rays of one picture are affine in the pixel, so a solid's local rays follow from three vectors instead of a matrix
 product a pixel. Each solid is tried only inside the rectangle of pixels its bounding box projects to.

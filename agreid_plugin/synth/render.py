@@ -1,4 +1,4 @@
-"""One picture: a person, a shot, and what the camera makes of them.
+"""Rendering of one picture from a person and a shot.
 
 A shot is everything but the person, and is drawn without it: two people in the same shot share background, light, pose
 and noise.
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 
 from agreid_plugin.synth.background import (
-    Surroundings,
+    Background,
+    add_background,
     add_person,
-    add_surroundings,
-    draw_surroundings,
+    draw_background,
     ground_color,
     wall_color,
 )
 from agreid_plugin.synth.body import Pose, draw_pose
-from agreid_plugin.synth.cameras import Box, Camera, Viewpoint, camera_rays, covered, draw_viewpoint, frame
+from agreid_plugin.synth.cameras import Box, Camera, Viewpoint, camera_rays, draw_viewpoint, frame, pixel_bounds
 from agreid_plugin.synth.light import Light, ShadowMap, draw_light, illuminate, shadow_map
 from agreid_plugin.synth.patterns import Points, paint
 from agreid_plugin.synth.people import Person
@@ -43,7 +43,7 @@ class Shot:
     view: Viewpoint
     pose: Pose
     light: Light
-    around: Surroundings
+    around: Background
     sensor: Sensor
     margin: tuple[float, float]
     shift: tuple[float, float]
@@ -59,7 +59,7 @@ def draw_shot(rng: np.random.Generator, camera: Camera, night: bool) -> Shot:
         view=view,
         pose=draw_pose(rng),
         light=light,
-        around=draw_surroundings(rng, camera, view),
+        around=draw_background(rng, camera, view),
         sensor=draw_sensor(rng, camera, light),
         margin=(rng.uniform(0.02, 0.16), rng.uniform(0.02, 0.12)),
         shift=(float(np.clip(rng.normal(0, 0.03), -0.07, 0.07)), float(np.clip(rng.normal(0, 0.02), -0.05, 0.05))),
@@ -88,7 +88,7 @@ def render(person: Person, shot: Shot, size: tuple[int, int], box: Box | None = 
     add_person(builder, person, shot.pose)
     alone = builder.pack()
     box = box or frame(shot.view, alone, size[0] / size[1], shot.margin, shot.shift)
-    add_surroundings(builder, shot.around)
+    add_background(builder, shot.around)
     solids = builder.pack()
     native = _native_shape(shot, box, size)
     shape = round(OVERSAMPLING * native[0]), round(OVERSAMPLING * native[1])
@@ -111,7 +111,7 @@ def _radiance(
     """Return linear light (H, W, 3) and how many pixels show each part of the person, the first `own` solids."""
     near = max(0.3, shot.view.distance - 6)
     rays = camera_rays(shot.view, box, shape, near)
-    hits = cast(solids, rays, covered(shot.view, solids, box, shape))
+    hits = cast(solids, rays, pixel_bounds(shot.view, solids, box, shape))
     shadows = shadow_map(shot.light, solids)
     light = _background(rays, hits, shot, shadows)
     points = surface(solids, rays, hits)

@@ -1,4 +1,4 @@
-"""From light to pixels: resolution, blur, white balance, exposure, tone, noise, compression."""
+"""Camera sensor, from light to pixels: resolution, blur, white balance, exposure, tone, noise, compression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scene is made of: cones, balls and boxes, gathered one by one and packed into arrays for the ray caster.
+"""Solids of a scene: cones, balls and boxes, gathered one by one and packed into arrays for the ray caster.
 
 Shapes: K solids. Every solid lives in a local frame where it is a surface of revolution x^2 + y^2 = q0 + q1 z + q2 z^2
 between two heights, or the cube [-1, 1]^3.

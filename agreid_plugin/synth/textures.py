@@ -1,4 +1,4 @@
-"""Noise, and the surfaces and walls painted with it.
+"""Procedural textures: noise, and surfaces and walls painted with it.
 
 A texture is a function of two coordinates in meters that returns linear RGB, (3, n). The noise is the same for every
 dataset: what differs between pictures is where in it they look.

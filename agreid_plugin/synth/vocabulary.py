@@ -174,18 +174,18 @@ _PER_PICTURE: dict[str, tuple[str, ...]] = {
 _WORDS = {"none": "Nothing", "no": "No", "yes": "Yes", "man": "Male", "woman": "Female", "ponytail": "HorseTail"}
 
 
-def _word(value: str) -> str:
+def _cp2108_word(value: str) -> str:
     return _WORDS.get(value, value[0].upper() + value[1:].replace(" ", "_"))
 
 
 def cp2108_labels(attributes: Mapping[str, str], pose: str, view: str, illumination: str) -> dict[str, str]:
     """Return CP2108's 22 attributes of one identity at one time in one view."""
-    labels = {name: _word(attributes[ours]) for name, ours in _CP2108.items()}
+    labels = {name: _cp2108_word(attributes[ours]) for name, ours in _CP2108.items()}
     return labels | {"Ethnicity": "Unknown", "Pose": pose, "View": view, "Illumination": illumination}
 
 
 def cp2108_values() -> dict[str, dict[str, int]]:
     """Return attribute -> value -> index, for `attr_translation_idx.json`."""
-    values = {name: [_word(value) for value in ATTRIBUTES[ours]] for name, ours in _CP2108.items()}
+    values = {name: [_cp2108_word(value) for value in ATTRIBUTES[ours]] for name, ours in _CP2108.items()}
     values |= {name: list(words) for name, words in _PER_PICTURE.items()} | {"Ethnicity": []}
     return {name: {word: place for place, word in enumerate([*values[name], "Unknown"])} for name in sorted(values)}

@@ -1,4 +1,4 @@
-"""The layouts: where each puts a picture, and the files it adds."""
+"""Writers of dataset layouts: the path of each picture, and annotation files."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _MAT_HEADER = b"MATLAB 5.0 MAT-file, AG-Synth".ljust(116)
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A picture that was taken, and what the annotations say of it."""
+class WrittenPicture:
+    """A picture on disk with its annotations."""
 
     frame: Frame
     captions: tuple[str, str]
@@ -46,19 +46,19 @@ People = Mapping[int, Person]
 
 @dataclass(frozen=True)
 class Layout:
-    """One dataset's way of arranging its files.
+    """Layout of a dataset's files.
 
     Attributes:
-        folder: the folder of the dataset whose layout it is; of a table, which may have any, AG-Synth's own.
+        folder: the folder of the dataset whose layout it is; for a table, which may have any, AG-Synth's name.
         least_images: of an identity, so that every protocol has both sides.
         place: where a picture goes, relative to the folder.
-        annotate: writes the other files; None where the names of the pictures say everything.
+        annotate: writes the other files; None where the names of the pictures are all annotations.
     """
 
     folder: str
     least_images: int
     place: Callable[[Frame], str]
-    annotate: Callable[[Path, Sequence[Taken], People], None] | None
+    annotate: Callable[[Path, Sequence[WrittenPicture], People], None] | None
 
 
 def _cargo_place(frame: Frame) -> str:
@@ -81,7 +81,7 @@ def _qut_place(frame: Frame) -> str:
     return f"AG-ReID.v2/{split}/{name}/{name}C{_qut_camera(frame)}F{frame.index}.jpg"
 
 
-def _annotate_qut(root: Path, taken: Sequence[Taken], people: People) -> None:
+def _annotate_qut(root: Path, taken: Sequence[WrittenPicture], people: People) -> None:
     for file, (query, gallery) in _QUT_LISTS.items():
         sides = {"query": query, "gallery": gallery}
         frames = [shot.frame for shot in taken if sides.get(shot.frame.split) == _qut_camera(shot.frame)]
@@ -119,12 +119,12 @@ def _cp2108_place(frame: Frame) -> str:
     return f"images_v100/{_cp2108_name(frame)}"
 
 
-def _annotate_cp2108(root: Path, taken: Sequence[Taken], people: People) -> None:
+def _annotate_cp2108(root: Path, taken: Sequence[WrittenPicture], people: People) -> None:
     (root / "split_v100").mkdir()
     for split in ("train", "query", "gallery"):
         names = [_cp2108_name(shot.frame) for shot in taken if shot.frame.split == split]
         _write(root / "split_v100" / f"{split}_v100.txt", "".join(f"{name}\n" for name in names))
-    groups: dict[str, list[Taken]] = defaultdict(list)
+    groups: dict[str, list[WrittenPicture]] = defaultdict(list)
     for shot in taken:
         frame = shot.frame
         groups[f"{frame.pid}_{int(camera(frame.camera).aerial)}_{int(not frame.night)}"].append(shot)
@@ -134,7 +134,7 @@ def _annotate_cp2108(root: Path, taken: Sequence[Taken], people: People) -> None
     _write_json(root / "attribute_captions_doubao.json", {key: shots[0].captions[0] for key, shots in groups.items()})
 
 
-def _cp2108_attributes(shots: Sequence[Taken], people: People) -> dict[str, str]:
+def _cp2108_attributes(shots: Sequence[WrittenPicture], people: People) -> dict[str, str]:
     """Return the attributes of one identity in one view at one time: what most of the pictures show."""
     pose, facing = (
         Counter(values).most_common(1)[0][0] for values in zip(*((s.pose, s.facing) for s in shots), strict=True)
@@ -147,7 +147,7 @@ def _tag_place(frame: Frame) -> str:
     return f"images/{SOURCE}/{frame.pid:04d}_{frame.camera:02d}_{frame.index:04d}.jpg"
 
 
-def _annotate_tag(root: Path, taken: Sequence[Taken], _people: People) -> None:
+def _annotate_tag(root: Path, taken: Sequence[WrittenPicture], _people: People) -> None:
     (root / "anno_dir").mkdir()
     for split in ("train", "test"):
         entries = [
@@ -167,8 +167,8 @@ def _table_place(frame: Frame) -> str:
     return f"images/{frame.pid:04d}_{frame.camera:02d}_{frame.index:04d}.jpg"
 
 
-def _annotate_table(root: Path, taken: Sequence[Taken], people: People) -> None:
-    """Write a table with everything that is known of a picture, all attributes of the person in their own words."""
+def _annotate_table(root: Path, taken: Sequence[WrittenPicture], people: People) -> None:
+    """Write a table with everything that is known of a picture, all attributes of the person in AG-Synth's words."""
     rows = [
         {
             "path": _table_place(shot.frame),
@@ -201,7 +201,7 @@ def _write_json(path: Path, content: Any) -> None:
     _write(path, json.dumps(content, indent=1) + "\n")
 
 
-LAYOUT: dict[str, Layout] = {
+LAYOUTS_BY_NAME: dict[str, Layout] = {
     "cargo": Layout("CARGO", 4, _cargo_place, None),
     "ag-reid-v2": Layout("AG-ReID.v2", 8, _qut_place, _annotate_qut),
     "cp2108": Layout("CP2108", 4, _cp2108_place, _annotate_cp2108),

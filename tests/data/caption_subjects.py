@@ -10,7 +10,7 @@ import trees
 from caption_server import Model
 from PIL import Image
 
-from agreid_plugin.captioning import Endpoint, ModelBackend, Subject, load_subjects, with_attributes
+from agreid_plugin.captioning import Endpoint, ModelBackend, Subject, add_attributes, load_subjects
 
 NAMES = [f"{pid:04d}_c{camera}.jpg" for pid in (1, 2, 5) for camera in (1, 2)]
 
@@ -24,7 +24,7 @@ def six_images(folder: Path) -> list[Subject]:
 
 
 def with_file(subjects: Sequence[Subject], folder: Path, content: dict[str, Any]) -> list[Subject]:
-    return with_attributes(subjects, trees.write_json(folder / "attributes.json", content))
+    return add_attributes(subjects, trees.write_json(folder / "attributes.json", content))
 
 
 def backend(model: Model, **options: Any) -> ModelBackend:

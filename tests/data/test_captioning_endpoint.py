@@ -13,7 +13,14 @@ import trees
 from caption_server import certificate, completion, serve
 from PIL import Image
 
-from agreid_plugin.captioning.endpoint import Answer, Endpoint, EndpointError, GaveUpWaiting, Refused, data_url
+from agreid_plugin.captioning.endpoint import (
+    Answer,
+    CancelledError,
+    Endpoint,
+    EndpointError,
+    QuestionRefusedError,
+    data_url,
+)
 from agreid_plugin.errors import InputError
 
 PICTURE = "data:image/png;base64,AAAA"
@@ -185,7 +192,7 @@ def test_a_server_that_drips_is_given_up(tmp_path, monkeypatch, part, secured):
 
 def test_an_answer_without_end_is_given_up(monkeypatch):
     limit = len(completion("A man."))
-    monkeypatch.setattr("agreid_plugin.captioning.endpoint.LONGEST_ANSWER", limit)
+    monkeypatch.setattr("agreid_plugin.captioning.endpoint.MAX_ANSWER_BYTES", limit)
     assert asked(lambda *_: "A man.") == (Answer("A man."), 1)
     message, requests = failure(lambda *_: (200, completion("A man.") + " "), retries=1)
     assert message.endswith(f"in 2 tries: an answer of more than {limit} bytes")
@@ -217,7 +224,7 @@ def test_what_no_retry_mends_ends_at_once(status, headers, words):
 
 
 def test_a_question_may_be_refused():
-    message, requests = failure(lambda *_: (400, '{"detail": "bad picture"}'), Refused)
+    message, requests = failure(lambda *_: (400, '{"detail": "bad picture"}'), QuestionRefusedError)
     assert message == "HTTP 400: bad picture"
     assert requests == 1
 
@@ -226,7 +233,7 @@ def test_waiting_ends_when_stopped():
     stop = threading.Event()
     start = time.monotonic()
     threading.Timer(0.1, stop.set).start()
-    with serve(lambda *_: (500, "")) as model, pytest.raises(GaveUpWaiting):
+    with serve(lambda *_: (500, "")) as model, pytest.raises(CancelledError):
         endpoint(model.url, backoff=30, stop=stop).ask("Who?", PICTURE)
     assert time.monotonic() - start < 5
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from agreid_plugin.captioning.prompts import TEMPLATES, asks, label, pick_template
+from agreid_plugin.captioning.prompts import TEMPLATES, build_questions, format_attributes, pick_template
 from agreid_plugin.errors import InputError
 
 SLOTS = {"clothing description", "footwear description", "hair description", "accessory description"}
@@ -13,11 +13,11 @@ SLOTS |= {"belongings description", "person/woman/man"}
 
 
 def kinds(name: str, attributes: dict, strategy: str = "paper", seed: int = 0) -> tuple[str, ...]:
-    return tuple(ask.kind for ask in asks(name, attributes, strategy, seed))
+    return tuple(ask.kind for ask in build_questions(name, attributes, strategy, seed))
 
 
 def test_the_prompt_is_the_papers():
-    (ask,) = asks("a.jpg", {}, "prompt")
+    (ask,) = build_questions("a.jpg", {}, "prompt")
     assert ask.text == (
         "Don't mention the background of the people in the image. Please provide a detailed description of this "
         "person's age, gender, top (including color and style), bottom (including color and style), hair (including "
@@ -27,7 +27,7 @@ def test_the_prompt_is_the_papers():
 
 
 def test_the_template_prompt_is_the_papers():
-    (ask,) = asks("a.jpg", {}, "template", seed=3)
+    (ask,) = build_questions("a.jpg", {}, "template", seed=3)
     assert ask.text == (
         "Generate a description about the overall appearance of the person, in a style similar to the template: "
         f"{pick_template(3, 'a.jpg')}. If some requirements in the template are not visible, you can ignore. Do not "
@@ -36,7 +36,9 @@ def test_the_template_prompt_is_the_papers():
 
 
 def test_the_attribute_prompt_is_the_papers():
-    (ask,) = asks("a.jpg", {"Age": "Young", "Gender": "Male", "View": "Front", "Upper Color": "Unknown"}, "attribute")
+    (ask,) = build_questions(
+        "a.jpg", {"Age": "Young", "Gender": "Male", "View": "Front", "Upper Color": "Unknown"}, "attribute"
+    )
     assert ask.text == (
         "Generate a description about the overall appearance of the person, based on the attribute: age: young, "
         f"gender: male, in a style similar to the template: {pick_template(0, 'a.jpg')}. If some requirements in the "
@@ -55,7 +57,7 @@ def test_the_attribute_prompt_is_the_papers():
     ],
 )
 def test_label_is_for_people_to_read(attributes, text):
-    assert label(attributes) == text
+    assert format_attributes(attributes) == text
 
 
 def test_two_questions_an_image_as_in_the_paper():
@@ -71,14 +73,14 @@ def test_two_questions_an_image_as_in_the_paper():
 def test_a_named_strategy_asks_once():
     assert kinds("a.jpg", {"gender": "male"}, "template") == ("template",)
     with pytest.raises(InputError, match=r"a\.jpg: strategy 'attribute' needs attributes"):
-        asks("a.jpg", {}, "attribute")
+        build_questions("a.jpg", {}, "attribute")
     with pytest.raises(InputError, match=r"'promt' unknown \(did you mean prompt\?\)"):
-        asks("a.jpg", {}, "promt")
+        build_questions("a.jpg", {}, "promt")
 
 
 def test_questions_depend_on_seed_and_name_alone():
     names = [f"{number}.jpg" for number in range(50)]
-    first, again, other = ([asks(name, {"age": "old"}, seed=seed) for name in names] for seed in (1, 1, 2))
+    first, again, other = ([build_questions(name, {"age": "old"}, seed=seed) for name in names] for seed in (1, 1, 2))
     assert first == again
     assert first != other
     assert len({pick_template(1, name) for name in names}) > 20
@@ -99,6 +101,6 @@ def test_templates_keep_to_the_grammar():
 
 
 def test_a_question_is_told_from_another():
-    ask, other = asks("a.jpg", {"age": "old"})
+    ask, other = build_questions("a.jpg", {"age": "old"})
     assert ask.digest({"age": "old"}) == ask.digest({"age": "old"})
     assert len({ask.digest({"age": "old"}), other.digest({"age": "old"}), ask.digest({"age": "young"})}) == 3

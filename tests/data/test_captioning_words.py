@@ -5,8 +5,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from agreid_plugin.captioning.answers import Rules, clean, contradictions, hint, judge
-from agreid_plugin.captioning.attribute_words import read_looks
+from agreid_plugin.captioning.answers import Rules, check_answer, clean, find_contradictions, write_hint
+from agreid_plugin.captioning.attribute_words import parse_appearance
 from agreid_plugin.captioning.backends import compose
 from agreid_plugin.errors import InputError
 from agreid_plugin.synth.captions import caption
@@ -24,7 +24,7 @@ def sayings(attributes: dict[str, str]) -> set[str]:
 
 
 def test_attributes_of_two_datasets_become_the_same_words():
-    assert read_looks(QUT).parts == {
+    assert parse_appearance(QUT).parts == {
         "gender": "woman",
         "age": "middle-aged",
         "ethnicity": "asian",
@@ -36,7 +36,7 @@ def test_attributes_of_two_datasets_become_the_same_words():
         "shoes": "sports shoes",
         "bag": "rolling suitcase",
     }
-    looks = read_looks(CP2108)
+    looks = parse_appearance(CP2108)
     assert looks.parts["upper style"] == "striped"
     assert looks.absent == {"bag"}
     assert "front" not in looks.parts.values()
@@ -96,7 +96,7 @@ def test_no_sentence_contradicts_what_it_was_made_of():
     for pid in range(60):
         own = sample_person(0, pid).attributes
         for attributes in (own, qut_labels(own), cp2108_labels(own, "Walking", "Front", "Low_Light")):
-            verdict = judge(compose(attributes, Random(pid)), attributes=attributes)
+            verdict = check_answer(compose(attributes, Random(pid)), attributes=attributes)
             assert not verdict.problem, verdict
             assert not verdict.flags, verdict
 
@@ -109,8 +109,8 @@ def test_a_caption_fits_its_own_person_and_no_other():
         seen = dict.fromkeys(there | {"upper", "lower", "shoes"}, 1000)
         text = caption(people[pid], seen, True, np.random.default_rng(pid))
         for attributes in (people[pid], qut_labels(people[pid])):
-            assert contradictions(text, attributes) == []
-        assert contradictions(text, people[pid + 1])
+            assert find_contradictions(text, attributes) == []
+        assert find_contradictions(text, people[pid + 1])
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_caption_fits_its_own_person_and_no_other():
     ],
 )
 def test_contradictions(text, attributes, found):
-    assert contradictions(text, attributes) == found
+    assert find_contradictions(text, attributes) == found
 
 
 @pytest.mark.parametrize(
@@ -176,11 +176,11 @@ def test_clean_leaves_the_sentence(answer, kind, text):
     ],
 )
 def test_what_cannot_be_used(answer, problem):
-    assert judge(answer, said=["A man in a red coat and boots."]).problem == problem
+    assert check_answer(answer, others=["A man in a red coat and boots."]).problem == problem
 
 
 def test_an_answer_cut_off_cannot_be_used():
-    assert judge("A woman in a red coat and", cut=True).problem == "cut off"
+    assert check_answer("A woman in a red coat and", cut=True).problem == "cut off"
 
 
 @pytest.mark.parametrize(
@@ -196,14 +196,14 @@ def test_an_answer_cut_off_cannot_be_used():
     ],
 )
 def test_what_is_told_of_a_caption(text, flags):
-    assert judge(text).flags == flags
-    assert not judge(text).problem
-    assert bool(judge(text, rules=Rules(strict=True)).problem) == bool(flags)
+    assert check_answer(text).flags == flags
+    assert not check_answer(text).problem
+    assert bool(check_answer(text, rules=Rules(strict=True)).problem) == bool(flags)
 
 
 def test_the_hint_says_what_was_wrong():
     rules = Rules(4, 30)
-    text = hint(judge("A man.", rules=rules), rules)
+    text = write_hint(check_answer("A man.", rules=rules), rules)
     assert "too short: 2 words" in text
     assert "4 to 30 words" in text
 

@@ -255,7 +255,7 @@ def test_interrupted_make_leaves_the_old_tree(tmp_path, monkeypatch, error):
     old = tmp_path / "CARGO" / "train" / "old.jpg"
     old.parent.mkdir(parents=True)
     old.write_bytes(b"old")
-    take, seen = make._take, []
+    take, seen = make._render_job, []
 
     def failing(job):
         seen.append(old.read_bytes())
@@ -263,7 +263,7 @@ def test_interrupted_make_leaves_the_old_tree(tmp_path, monkeypatch, error):
             raise error
         return take(job)
 
-    monkeypatch.setattr(make, "_take", failing)
+    monkeypatch.setattr(make, "_render_job", failing)
     with pytest.raises((KeyboardInterrupt, OSError)):
         make_agsynth(tmp_path, workers=1, overwrite=True, **SMALL)
     assert seen == [b"old"] * 5  # the old one is there while the new one is made
@@ -275,7 +275,7 @@ def test_failed_make_leaves_nothing_behind(tmp_path, monkeypatch):
     def failing(job):
         raise OSError("disk full")
 
-    monkeypatch.setattr(make, "_take", failing)
+    monkeypatch.setattr(make, "_render_job", failing)
     with pytest.raises(OSError, match="disk full"):
         make_agsynth(tmp_path, workers=1, **SMALL)
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from agreid_plugin.synth.background import add_person
 from agreid_plugin.synth.cameras import CAMERAS, Box, camera, draw_viewpoint, frame, place
 from agreid_plugin.synth.light import draw_light, shadow_map
 from agreid_plugin.synth.people import sample_person
-from agreid_plugin.synth.plan import SHOT, stream
+from agreid_plugin.synth.plan import SHOT, random_stream
 from agreid_plugin.synth.render import draw_shot, render
 from agreid_plugin.synth.solids import Builder, Material
 
@@ -20,7 +20,7 @@ SIZE = (64, 32)
 
 
 def shot_of(number: int, key: int = 0, night: bool = False):
-    return draw_shot(stream(5, SHOT, key), camera(number), night)
+    return draw_shot(random_stream(5, SHOT, key), camera(number), night)
 
 
 def test_camera_looks_down_by_hand():

@@ -7,7 +7,7 @@ import pytest
 
 from agreid_plugin.synth.background import add_person
 from agreid_plugin.synth.body import Pose
-from agreid_plugin.synth.cameras import CAMERAS, camera_rays, covered, draw_viewpoint, frame
+from agreid_plugin.synth.cameras import CAMERAS, camera_rays, draw_viewpoint, frame, pixel_bounds
 from agreid_plugin.synth.people import sample_person
 from agreid_plugin.synth.raycast import FAR, Rays, cast, surface
 from agreid_plugin.synth.solids import TORSO, Builder, Material, Solids
@@ -154,7 +154,7 @@ def test_rectangles_lose_no_pixel(camera):
     box = frame(view, solids, 2.0, (0.1, 0.1), (0, 0))
     rays = camera_rays(view, box, shape, 0.3)
     whole = np.tile([0, shape[1], 0, shape[0]], (len(solids), 1))
-    fast, slow = cast(solids, rays, covered(view, solids, box, shape)), cast(solids, rays, whole)
+    fast, slow = cast(solids, rays, pixel_bounds(view, solids, box, shape)), cast(solids, rays, whole)
     assert (slow.solid >= 0).mean() > 0.1
     np.testing.assert_array_equal(fast.distance, slow.distance)
 

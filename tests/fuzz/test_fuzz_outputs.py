@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from fuzz_arrays import features_of, results_of
 
-from agreid_plugin.captioning.journal import write_atomically
+from agreid_plugin.captioning.journal import write_text
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features, load_results, save_features, save_results
 
@@ -55,5 +55,5 @@ def test_features(tmp_path, features, size):
 def test_captions(tmp_path):
     text = json.dumps(["a caption"] * 1000)
     with full_disk(1000), pytest.raises(InputError, match="cannot be written"):
-        write_atomically(tmp_path / "captions.json", text)
+        write_text(tmp_path / "captions.json", text)
     assert os.listdir(tmp_path) == []

@@ -17,7 +17,7 @@ from data import trees
 from fuzz_cases import ODD_TEXTS, damaged, damaged_json, damaged_yaml
 from hypothesis import strategies as st
 
-from agreid_plugin.captioning import AttributeBackend, load_subjects, with_attributes, write_captions
+from agreid_plugin.captioning import AttributeBackend, add_attributes, load_subjects, write_captions
 from agreid_plugin.data.captions import load_back_translations
 from agreid_plugin.data.check import check
 from agreid_plugin.data.datasets import load
@@ -136,7 +136,7 @@ def _journal(folder: Path) -> Path:
     out = folder / "out.json"
     with suppress(KeyError):
         file = _attributes("json")(folder)
-        write_captions(with_attributes(_subjects(folder), file), StopsAfter(5), out)
+        write_captions(add_attributes(_subjects(folder), file), StopsAfter(5), out)
     return out.with_name("out.json.partial.jsonl")
 
 
@@ -158,7 +158,7 @@ def _continue(file: Path) -> None:
     """Go on with a run: its output is whole, or there is none."""
     folder, out = file.parent, file.parent / "out.json"
     out.unlink(missing_ok=True)
-    subjects = with_attributes(_subjects(folder), folder / "people.json")
+    subjects = add_attributes(_subjects(folder), folder / "people.json")
     before = sorted(os.listdir(folder))
     try:
         write_captions(subjects, AttributeBackend(), out)
@@ -170,7 +170,7 @@ def _continue(file: Path) -> None:
 
 
 def _read_attributes(file: Path) -> None:
-    for subject in with_attributes(_subjects(file.parent), file):
+    for subject in add_attributes(_subjects(file.parent), file):
         assert all(isinstance(value, str) for value in subject.attributes.values())
 
 

@@ -1,4 +1,4 @@
-"""Datasets of ours for mmengine's loaders: images to train on, or those that the protocols of a test set need."""
+"""Datasets for mmengine's loaders: training images, or the images and captions that the protocols of a test set need."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
 from mmengine.dataset import BaseDataset
 from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
-
 from agreid_plugin.data.attributes import AttributeSchema, build_schema, check_labels, require_described, schema_to_rows
 from agreid_plugin.data.bad_images import POLICIES, BadImages, Labels
 from agreid_plugin.data.captions import clean, split_captions
@@ -25,14 +23,19 @@ from agreid_plugin.errors import InputError, error_context, unknown
 from agreid_plugin.evaluation import evaluation_sets
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.hosts.mmengine.config.arguments import checked
-from agreid_plugin.hosts.mmengine.data.agsynth import make_once
 from agreid_plugin.hosts.mmengine.data.batches import build_sample
 from agreid_plugin.hosts.mmengine.data.transforms import Tokenize
 from agreid_plugin.hosts.mmengine.models.build import schema_of
 from agreid_plugin.hosts.mmengine.registry import DATASETS
 from agreid_plugin.types import Record, platform_label, view_label
+from collections.abc import Iterable, Mapping
+from mmengine.dist import barrier, is_main_process
+from agreid_plugin.hosts.mmengine.config.arguments import require_arguments
+from agreid_plugin.synth.on_demand import make_missing
 
 _logger = logging.getLogger(__name__)
+CHOSEN = ("ids", "images_per_id", "size", "seed")
+"""What a recipe chooses of AG-Synth."""
 
 
 def training_schema(
@@ -306,3 +309,21 @@ def _labels_of(record: Record) -> Info:
 def _captions_of(record: Record, translations: Translations) -> Info:
     mine = {(record.path, caption) for caption in record.captions}.intersection(translations)
     return {"captions": list(record.captions), "translations": {pair: translations[pair] for pair in mine}}
+
+
+def make_once(root: str, names: Iterable[str], agsynth: Mapping[str, Any] | None) -> None:
+    """Make AG-Synth where a dataset is missing.
+
+    Args:
+        root: folder of the datasets.
+        names: the datasets.
+        agsynth: `ids`, `images_per_id`, `size` and `seed`; nothing is made without any.
+    """
+    if not agsynth:
+        return
+    require_arguments("agsynth", make_missing, agsynth, allowed=CHOSEN)
+    try:
+        if is_main_process():
+            make_missing(root, names, **agsynth, key="agsynth")
+    finally:
+        barrier()  # also after an error, which the others then find for themselves
