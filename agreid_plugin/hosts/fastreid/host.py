@@ -28,11 +28,11 @@ from agreid_plugin.hosts.fastreid import compat
 from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import import_all, load_config, use_cpu_without_gpu, with_value
 from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
-from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, is_made_first, make_missing
+from agreid_plugin.hosts.fastreid.data.datasets import get_dataset_name, is_made_first, make_missing
 from agreid_plugin.hosts.fastreid.data.predictions import (
-    accuracy,
-    accuracy_table,
     check_predictions_file,
+    compute_accuracy,
+    format_accuracy,
     predict,
     require_describing,
     write_predictions,
@@ -83,7 +83,7 @@ def check(run: Run, world_size: int) -> None:
     cfg, request = run.config, run.request
     checks.check_config(cfg)
     if request.save_features:
-        datasets = sorted({dataset_of(name) for name in cfg.DATASETS.TESTS})
+        datasets = sorted({get_dataset_name(name) for name in cfg.DATASETS.TESTS})
         if len(datasets) > 1:
             named = ", ".join(datasets)
             raise InputError(f"--save-features keeps one dataset's features, DATASETS.TESTS names {named}")
@@ -197,9 +197,9 @@ class Testing:
             return
         write_predictions(path, rows)
         _logger.info("attributes of the test images in %s", path)
-        known = accuracy(rows, [record for test_set in self.test_sets for record in test_set.records])
+        known = compute_accuracy(rows, [record for test_set in self.test_sets for record in test_set.records])
         if known:
-            _logger.info("attributes that are right, in percent:\n%s", accuracy_table(known), extra=PRINTED)
+            _logger.info("attributes that are right, in percent:\n%s", format_accuracy(known), extra=PRINTED)
 
 
 build_training, build_testing = Training, Testing

@@ -15,7 +15,7 @@ from agreid_plugin.engine.catalog import Entry, entries_of, first_sentence, owne
 from agreid_plugin.host import HOSTS
 from agreid_plugin.hosts.fastreid.config import loading
 from agreid_plugin.hosts.fastreid.data import loaders
-from agreid_plugin.hosts.fastreid.data.transforms import HOST, HOST_SWITCHES, TRANSFORMS, Registered
+from agreid_plugin.hosts.fastreid.data.transforms import HOST, HOST_SWITCHES, TRANSFORMS, RegisteredTransform
 from agreid_plugin.hosts.fastreid.models.losses import HOST_LOSSES, LOSSES, LossEntry
 
 HOST_OWNER = HOSTS["fastreid"]
@@ -56,7 +56,7 @@ def _transform(name: str) -> Entry:
         kinds = [type(each.transforms[0] if isinstance(each, RandomApply) else each) for each in made]
         return Entry(name, HOST_OWNER, " ".join(filter(None, map(first_sentence, kinds))))
     build = TRANSFORMS[name]
-    make = build.make if isinstance(build, Registered) else build
+    make = build.make if isinstance(build, RegisteredTransform) else build
     return Entry(name, owner_of(make), first_sentence(make))
 
 

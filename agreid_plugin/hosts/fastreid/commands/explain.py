@@ -24,8 +24,8 @@ from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.attributes import NONE, with_attributes
-from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, dataset_root, source_of
-from agreid_plugin.hosts.fastreid.data.text import learned_items
+from agreid_plugin.hosts.fastreid.data.datasets import dataset_root, get_dataset_name, get_source
+from agreid_plugin.hosts.fastreid.data.text import select_items
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.evaluator import test_sets
 from agreid_plugin.hosts.fastreid.engine.solver import warmup_iterations, warmup_note
@@ -268,7 +268,7 @@ def _training_sets(cfg) -> tuple[list[Row], list[tuple]]:
     rows, found, whole = [], [], True
     for name in cfg.DATASETS.NAMES:
         try:
-            items = loaders.training_set(cfg, name).train
+            items = loaders.read_training_set(cfg, name).train
         except InputError as error:
             rows.append((name, _missing(cfg, name, error)))
             whole = False
@@ -280,7 +280,7 @@ def _training_sets(cfg) -> tuple[list[Row], list[tuple]]:
 
 def _counts(items: Sequence[tuple]) -> str:
     people, cameras = len({item[1] for item in items}), len({item[2] for item in items})
-    counts = [sum(loaders.item_view(item) == view for item in items) for view in View]
+    counts = [sum(loaders.get_view(item) == view for item in items) for view in View]
     views = ", ".join(f"{count:,} {view.word}" for view, count in zip(View, counts, strict=True) if count)
     return f"{len(items):,} images{views and f' ({views})'}, {people:,} identities, {cameras} cameras"
 
@@ -290,7 +290,7 @@ def _learned_from(cfg, items: list[tuple]) -> tuple[list[tuple], list[Row]]:
     if not items:
         return [], []
     try:
-        items = learned_items(cfg, items)
+        items = select_items(cfg, items)
         checks.check_batches(cfg, len(items), len({item[1] for item in items}), world_size=1)
     except InputError as error:
         return items, [("refused", str(error))]
@@ -298,7 +298,7 @@ def _learned_from(cfg, items: list[tuple]) -> tuple[list[tuple], list[Row]]:
 
 
 def _missing(cfg, name: str, error: InputError) -> str:
-    synth, folder = cfg.DATASETS.AGSYNTH, Path(dataset_root(cfg)) / dataset_of(name)
+    synth, folder = cfg.DATASETS.AGSYNTH, Path(dataset_root(cfg)) / get_dataset_name(name)
     if folder.exists():
         return f"not usable: {error}"
     if synth.IDS:
@@ -317,9 +317,9 @@ def _sampler(cfg) -> str:
 def _test_sets(cfg) -> Iterator[Row]:
     by_source: dict[str, list[str]] = {}
     for name in cfg.DATASETS.TESTS:
-        by_source.setdefault(dataset_of(name), []).append(name)
+        by_source.setdefault(get_dataset_name(name), []).append(name)
     for source, names in by_source.items():
-        for wanted in cfg.TEST.PROTOCOLS if source_of(names[0]) else ():
+        for wanted in cfg.TEST.PROTOCOLS if get_source(names[0]) else ():
             protocol(source, wanted)  # an unknown one is refused, whether the dataset is there or not
         own = cfg.clone()
         own.DATASETS.TESTS = tuple(names)

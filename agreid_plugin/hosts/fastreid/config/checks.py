@@ -18,7 +18,7 @@ from agreid_plugin.evaluation.distances import METRICS
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data import loaders
-from agreid_plugin.hosts.fastreid.data.text import check_text, learned_items
+from agreid_plugin.hosts.fastreid.data.text import check_text, select_items
 from agreid_plugin.hosts.fastreid.data.transforms import check_pipeline
 from agreid_plugin.hosts.fastreid.engine.solver import check_solver
 from agreid_plugin.hosts.fastreid.models.losses import check_losses
@@ -151,7 +151,7 @@ def _check_teachers(cfg) -> None:
 def check_processes(cfg, world_size: int) -> None:
     """Check that all processes can fill their batches, before any is started and anything is written."""
     _check_divisible(cfg, world_size)
-    items = learned_items(cfg, loaders.training_items(cfg)[0])
+    items = select_items(cfg, loaders.read_training_items(cfg)[0])
     check_batches(cfg, len(items), len({item[1] for item in items}), world_size)
 
 

@@ -12,7 +12,7 @@ from fastreid.config import get_cfg
 
 from agreid_plugin.hosts.fastreid.config.checks import check_config
 from agreid_plugin.hosts.fastreid.config.loading import key_paths, load_config
-from agreid_plugin.hosts.fastreid.data.datasets import dataset_of
+from agreid_plugin.hosts.fastreid.data.datasets import get_dataset_name
 
 
 def read_settings(path: str | Path, overrides: Iterable[str] = ()) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -31,4 +31,4 @@ def read_settings(path: str | Path, overrides: Iterable[str] = ()) -> tuple[tupl
         json.loads(json.dumps({key: attrgetter(key)(each) for key in key_paths(each)})) for each in (cfg, get_cfg())
     )
     settings = {key: value for key, value in values.items() if value != defaults[key] and key != "OUTPUT_DIR"}
-    return tuple(dict.fromkeys(dataset_of(name) for name in cfg.DATASETS.TESTS)), settings
+    return tuple(dict.fromkeys(get_dataset_name(name) for name in cfg.DATASETS.TESTS)), settings

@@ -1,6 +1,6 @@
-"""Attributes that a model learns, and their values: from the training sets, or from the configuration of a run.
+"""Attributes that a model learns, with their values: from the training sets, or from the configuration of a run.
 
-A run keeps them in its configuration, so that its weights can be evaluated where the training sets are not.
+A run keeps them in its configuration, so that its weights can be evaluated without the training sets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agreid_plugin.data.attributes import (
 )
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
-from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, read_dataset, source_of
+from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, get_source, read_dataset
 from agreid_plugin.hosts.fastreid.models.base import method_of
 
 KEY = "MODEL.SVPR.ATTRIBUTES"
@@ -50,40 +50,40 @@ NONE = ["none"]
 _logger = logging.getLogger("fastreid.data")
 
 
-def schema_of(cfg) -> AttributeSchema | None:
+def get_schema(cfg) -> AttributeSchema | None:
     """Return the attributes that the model of a configuration learns, None without any.
 
     They are `MODEL.SVPR.ATTRIBUTES`; if it is empty, those of the training sets that `DATASETS.ATTRIBUTES` names.
     """
     if cfg.MODEL.SVPR.ATTRIBUTES:
-        return _written(cfg)
-    ours = [name for name in cfg.DATASETS.NAMES if source_of(name)]
-    return _of_datasets(cfg, [read_dataset(cfg, name) for name in ours])
+        return _read_configured(cfg)
+    ours = [name for name in cfg.DATASETS.NAMES if get_source(name)]
+    return _build_schema(cfg, [read_dataset(cfg, name) for name in ours])
 
 
 def with_attributes(cfg):
-    """Return the configuration with what its model learns of attributes, if it learns any, written into it."""
+    """Return the configuration with the attributes that its model learns written into it, if it learns any."""
     return with_schema(cfg) if method_of(cfg).learns_attributes(cfg) else cfg
 
 
 def with_schema(cfg):
-    """Return the configuration with the attributes of `schema_of` in `MODEL.SVPR.ATTRIBUTES`."""
-    schema = schema_of(cfg)
+    """Return the configuration with the attributes of `get_schema` in `MODEL.SVPR.ATTRIBUTES`."""
+    schema = get_schema(cfg)
     return with_value(cfg, KEY, list(NONE) if schema is None else schema_to_rows(schema))
 
 
-def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
+def get_training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
     """Return the attributes to give with each training image.
 
     Once a model's attributes are written down, see `with_schema`, it learns from them: then training images must
     not have other values, and the attribute file must know every training identity.
     """
     if not cfg.MODEL.SVPR.ATTRIBUTES:
-        return _of_datasets(cfg, datasets)
-    schema = _written(cfg)
+        return _build_schema(cfg, datasets)
+    schema = _read_configured(cfg)
     if schema is None:
         return None
-    records = {dataset: [item.record for item in dataset.train] for dataset in _ours(datasets)}
+    records = {dataset: [item.record for item in dataset.train] for dataset in _select_ours(datasets)}
     for dataset in () if cfg.DATASETS.MISSING_ATTRIBUTES else records:
         require_described(dataset.records, records[dataset], "DATASETS.MISSING_ATTRIBUTES True")
     with key_error_context(KEY):
@@ -92,16 +92,16 @@ def training_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | 
     return schema
 
 
-def _ours(datasets: Sequence[ImageDataset]) -> list[RecordDataset]:
+def _select_ours(datasets: Sequence[ImageDataset]) -> list[RecordDataset]:
     return [dataset for dataset in datasets if isinstance(dataset, RecordDataset)]
 
 
-def _of_datasets(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
+def _build_schema(cfg, datasets: Sequence[ImageDataset]) -> AttributeSchema | None:
     with key_error_context("DATASETS.ATTRIBUTES"):
-        return build_schema([dataset.records for dataset in _ours(datasets)], cfg.DATASETS.ATTRIBUTES)
+        return build_schema([dataset.records for dataset in _select_ours(datasets)], cfg.DATASETS.ATTRIBUTES)
 
 
-def _written(cfg) -> AttributeSchema | None:
+def _read_configured(cfg) -> AttributeSchema | None:
     if list(cfg.MODEL.SVPR.ATTRIBUTES) == NONE:
         return None
     with key_error_context(KEY):

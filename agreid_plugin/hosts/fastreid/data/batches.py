@@ -22,7 +22,7 @@ HOST_KEYS = {
     "tokens": "tokens",
     "img_paths": "paths",
 }
-"""The host's name for each of our fields. Its own models and evaluators know the first three and the last."""
+"""The host's name for each of our fields. Its models and evaluators know the first three and the last."""
 
 
 def to_host(batch: Batch) -> dict[str, Any]:
@@ -46,31 +46,33 @@ class DeviceLoader(DataLoader):
 
     With `progress` set to a word, one pass shows a bar of that name.
 
-    Unlike the host's loader there is no thread of our own between the workers and the trainer, so an error in a
-    worker is raised in the trainer. The host's waits for ever: its thread dies without telling.
+    Unlike in the host's loader there is no thread between the workers and the trainer, so the trainer raises an
+    error of a worker; the host's thread would end without a word, and the trainer wait for ever.
     """
 
     def __init__(self, local_rank: int, **kwargs: Any):
         kwargs["pin_memory"] = bool(kwargs.get("pin_memory")) and torch.cuda.is_available()
         super().__init__(**kwargs)
-        self.device = torch.device("cuda", _visible(local_rank)) if torch.cuda.is_available() else torch.device("cpu")
+        self.device = (
+            torch.device("cuda", _device_index(local_rank)) if torch.cuda.is_available() else torch.device("cpu")
+        )
         self.progress = ""
 
     def __iter__(self) -> Iterator[dict]:
         batches = super().__iter__()
         if self.device.type != "cpu":
-            batches = _copied_ahead(batches, self.device)
+            batches = _prefetch(batches, self.device)
         if self.progress:  # a bar on terminals only
             batches = iter(tqdm(batches, self.progress, len(self), leave=False, unit="batch", disable=None))
         return batches
 
 
-def _visible(local_rank: int) -> int:
+def _device_index(local_rank: int) -> int:
     """Return the number of a process's GPU, which may be the only one that it sees."""
     return local_rank % torch.cuda.device_count()
 
 
-def _copied_ahead(batches: Iterator[dict], device: torch.device) -> Iterator[dict]:
+def _prefetch(batches: Iterator[dict], device: torch.device) -> Iterator[dict]:
     stream = torch.cuda.Stream(device)
 
     def copy_next() -> dict | None:

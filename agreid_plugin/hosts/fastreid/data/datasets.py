@@ -49,19 +49,19 @@ class RecordItem(tuple):
 class RecordDataset(ImageDataset):
     """A dataset of ours under one protocol, as the host reads datasets.
 
-    Its query and gallery are made for fast-reid's own evaluator. A protocol that the evaluator cannot express through
-    cameras is refused there, instead of being computed by other rules; our evaluator goes by the records.
+    Its query and gallery are for fast-reid's evaluator. A protocol that the evaluator cannot express through
+    cameras is refused there, instead of being computed by other rules; our evaluator uses the records.
 
     Args:
         root: the dataset's folder, or the one that holds it.
         skip_bad_names: leave out images whose names are not the dataset's.
-        options: what the dataset's parser takes besides.
-        kwargs: the host's own arguments.
+        options: further arguments of the dataset's parser.
+        kwargs: the host's custom arguments.
     """
 
     protocol: Protocol
-    is_whole: bool
-    """Whether the name stands for the dataset, with any protocols that are asked for, and not for one protocol."""
+    has_all_protocols: bool
+    """Whether the name stands for the dataset with all its protocols, and not for one protocol."""
 
     def __init__(
         self,
@@ -72,22 +72,24 @@ class RecordDataset(ImageDataset):
     ):
         self.records = load(self.protocol.dataset, root, skip_bad_names=skip_bad_names, **(options or {}))
         self._selection = None
-        super().__init__(self._train_items, lambda: self._side("query"), lambda: self._side("gallery"), **kwargs)
+        super().__init__(
+            self._train_items, lambda: self._list_side("query"), lambda: self._list_side("gallery"), **kwargs
+        )
 
     @property
     def fingerprint(self) -> str:
-        """What tells this copy of the dataset from another."""
+        """Fingerprint of this copy of the dataset."""
         return fingerprint(self.records)
 
     def _train_items(self) -> list[RecordItem]:
-        return self._named(self.records.split("train"))
+        return self._label_items(self.records.split("train"))
 
-    def _named(self, records: Sequence[Record], prefix: str = "") -> list[RecordItem]:
+    def _label_items(self, records: Sequence[Record], prefix: str = "") -> list[RecordItem]:
         # The host joins datasets by giving identities and cameras the dataset's name.
         name = f"{self.protocol.dataset}_{prefix}"
         return [RecordItem(r.path, f"{name}{r.pid}", f"{name}{r.camera}", r) for r in records]
 
-    def _side(self, side: str) -> list[RecordItem]:
+    def _list_side(self, side: str) -> list[RecordItem]:
         if not expressible_by_camera(self.protocol):
             raise InputError(
                 f"{self.protocol} cannot be computed by fast-reid's own evaluator, which hides nothing but an "
@@ -100,7 +102,7 @@ class RecordDataset(ImageDataset):
 
     def combine_all(self) -> None:
         """Add query and gallery to the training images, as the host does, without losing the records."""
-        self._train = self.train + self._named(self.records.split("query", "gallery", "test"), "test_")
+        self._train = self.train + self._label_items(self.records.split("query", "gallery", "test"), "test_")
 
 
 def dataset_root(cfg) -> str:
@@ -110,7 +112,7 @@ def dataset_root(cfg) -> str:
 
 def read_dataset(cfg, name: str, parts: Sequence[str] = (), **kwargs: Any) -> ImageDataset:
     """Read a registered dataset from the folder and with the options of a configuration, see `load_dataset`."""
-    return load_dataset(name, dataset_root(cfg), parts, **options_of(cfg, name), **kwargs)
+    return load_dataset(name, dataset_root(cfg), parts, **get_parser_options(cfg, name), **kwargs)
 
 
 def load_dataset(name: str, root: str, parts: Sequence[str], **kwargs: Any) -> ImageDataset:
@@ -127,7 +129,7 @@ def load_dataset(name: str, root: str, parts: Sequence[str], **kwargs: Any) -> I
     except InputError:
         raise
     except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-        # The host's own readers fail in these ways on a missing folder or an unexpected file name.
+        # The host's readers fail in these ways on a missing folder or an unexpected file name.
         raise InputError(
             f"dataset {name} cannot be read under {os.path.abspath(root)}: {first_line(error)}; "
             "set DATASETS.ROOT or FASTREID_DATASETS to the folder that holds it"
@@ -140,30 +142,30 @@ def load_dataset(name: str, root: str, parts: Sequence[str], **kwargs: Any) -> I
     return dataset
 
 
-def source_of(name: str) -> str | None:
-    """Return which dataset of ours a registered name stands for, None for one of the host's."""
+def get_source(name: str) -> str | None:
+    """Return the name of our dataset behind a registered name, None for a dataset of the host."""
     factory = DATASET_REGISTRY._obj_map.get(name)
     return factory.protocol.dataset if isinstance(factory, type) and issubclass(factory, RecordDataset) else None
 
 
-def dataset_of(name: str) -> str:
-    """Return which dataset a registered name stands for, one of the host's by that name itself."""
-    return source_of(name) or name
+def get_dataset_name(name: str) -> str:
+    """Return the name of the dataset behind a registered name; a dataset of the host has that name."""
+    return get_source(name) or name
 
 
-def options_of(cfg, name: str) -> dict[str, Any]:
-    """Return what a dataset of ours takes from the configuration besides its root; nothing for one of the host's."""
-    source, own = source_of(name), cfg.DATASETS.OWN
+def get_parser_options(cfg, name: str) -> dict[str, Any]:
+    """Return the arguments of our dataset from the configuration besides its root; none for a dataset of the host."""
+    source, custom = get_source(name), cfg.DATASETS.OWN
     if source is None:
         return {}
-    cameras = {"aerial_cameras": tuple(own.AERIAL_CAMERAS)}
-    pattern = {"pattern": own.PATTERN} if own.PATTERN else {}
-    of_parsers: dict[str, dict[str, Any]] = {
+    cameras = {"aerial_cameras": tuple(custom.AERIAL_CAMERAS)}
+    pattern = {"pattern": custom.PATTERN} if custom.PATTERN else {}
+    by_parser: dict[str, dict[str, Any]] = {
         "CP2108": {"attribute_level": cfg.DATASETS.ATTRIBUTE_LEVEL},
         "csv": cameras,
-        "folder": {**cameras, **pattern, "identity_folders": own.IDENTITY_FOLDERS},
+        "folder": {**cameras, **pattern, "identity_folders": custom.IDENTITY_FOLDERS},
     }
-    return {"skip_bad_names": cfg.DATASETS.SKIP_BAD_NAMES, "options": of_parsers.get(source, {})}
+    return {"skip_bad_names": cfg.DATASETS.SKIP_BAD_NAMES, "options": by_parser.get(source, {})}
 
 
 def host_name(dataset: str, protocol: str = "") -> str:
@@ -172,15 +174,17 @@ def host_name(dataset: str, protocol: str = "") -> str:
 
 
 def register_dataset(dataset: str) -> None:
-    """Put a dataset into the host's registry: as a whole, and under each of its protocols."""
+    """Put a dataset into the host's registry: with all its protocols, and under each of them."""
     found = protocols(dataset)
-    _register(host_name(dataset), next(iter(found.values())), f"{dataset}: {DATASETS[dataset].about}", is_whole=True)
+    _register(
+        host_name(dataset), next(iter(found.values())), f"{dataset}: {DATASETS[dataset].about}", has_all_protocols=True
+    )
     for name, protocol in found.items():
-        _register(host_name(dataset, name), protocol, f"{protocol}: {protocol.source}", is_whole=False)
+        _register(host_name(dataset, name), protocol, f"{protocol}: {protocol.source}", has_all_protocols=False)
 
 
-def _register(name: str, protocol: Protocol, doc: str, is_whole: bool) -> None:
-    members = {"protocol": protocol, "is_whole": is_whole, "__doc__": doc}
+def _register(name: str, protocol: Protocol, doc: str, has_all_protocols: bool) -> None:
+    members = {"protocol": protocol, "has_all_protocols": has_all_protocols, "__doc__": doc}
     DATASET_REGISTRY.register(type(name, (RecordDataset,), members))
 
 
@@ -216,4 +220,4 @@ def is_made_first(cfg) -> bool:
 
 
 def _sources(cfg) -> set[str]:
-    return {dataset_of(name) for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)}
+    return {get_dataset_name(name) for name in (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)}

@@ -22,10 +22,10 @@ from agreid_plugin.data.images import read_image
 from agreid_plugin.data.samplers import EndlessViewBalancedSampler, SeededBatches, seeded_getitem
 from agreid_plugin.engine.checks import LabeledImage
 from agreid_plugin.engine.signals import leave_to_the_main_process
-from agreid_plugin.hosts.fastreid.data.attributes import training_schema
+from agreid_plugin.hosts.fastreid.data.attributes import get_training_schema
 from agreid_plugin.hosts.fastreid.data.batches import DeviceLoader, host_collate
-from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, RecordItem, read_dataset, source_of
-from agreid_plugin.hosts.fastreid.data.text import training_captions
+from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, RecordItem, get_source, read_dataset
+from agreid_plugin.hosts.fastreid.data.text import select_captions
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.types import UNKNOWN, Record, platform_label, view_label
 
@@ -33,10 +33,10 @@ _logger = logging.getLogger("fastreid.data")
 
 
 class ReIDDataset(CommDataset):
-    """The host's dataset, giving everything a record holds.
+    """The host's dataset, whose samples have all labels of a record.
 
     Images are read as RGB whatever their mode, and labels may be of any integer type. Items are the host's tuples or
-    our `RecordItem`s; of the former no view or attribute is known.
+    our `RecordItem`s; the former have no view and no attributes.
 
     Args:
         img_items: the images.
@@ -44,8 +44,8 @@ class ReIDDataset(CommDataset):
         relabel: number identities and cameras from 0, for training.
         schema: the attributes to give with each image; None gives none, as at test time.
         tokenize: makes the tokens of a record's caption; None gives none.
-        bad_images: what to do about images that cannot be read, `error` or `skip`; at test time, where `relabel` is
-            off, one that stands in has the labels of the other.
+        bad_images: policy for images that cannot be read, `error` or `skip`; at test time, where `relabel` is off, a
+            replacement has the labels of the image that it replaces.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ReIDDataset(CommDataset):
     ):
         super().__init__(img_items, transform, relabel)
         self.schema, self.tokenize = schema, tokenize
-        self.bad_images = BadImages(len(img_items), self._labels_of, bad_images, any_identity=not relabel)
+        self.bad_images = BadImages(len(img_items), self._get_labels, bad_images, any_identity=not relabel)
 
     @seeded_getitem
     def __getitem__(self, index: int) -> Sample:
@@ -71,59 +71,59 @@ class ReIDDataset(CommDataset):
             image=self.transform(image),
             pid=self.pid_dict[pid] if self.relabel else pid,
             camera=self.cam_dict[camera] if self.relabel else camera,
-            view=item_view(item),
-            platform=item_platform(item),
+            view=get_view(item),
+            platform=get_platform(item),
             attributes=self.schema.encode(record.attributes if record else {}) if self.schema else None,
             tokens=self.tokenize(record) if self.tokenize else None,
             path=path,
         )
 
-    def _labels_of(self, index: int) -> Labels:
+    def _get_labels(self, index: int) -> Labels:
         item = self.img_items[index]
-        return Labels(item[0], item[1], item_view(item))
+        return Labels(item[0], item[1], get_view(item))
 
 
-def item_view(item: tuple) -> int:
+def get_view(item: tuple) -> int:
     """Return the view of an item, `UNKNOWN` where it is not known."""
     return view_label(item.record.view) if isinstance(item, RecordItem) else UNKNOWN
 
 
-def item_platform(item: tuple) -> int:
-    """Return what carries an item's camera, `UNKNOWN` where it is not known."""
+def get_platform(item: tuple) -> int:
+    """Return the platform of an item's camera, `UNKNOWN` where it is not known."""
     return platform_label(item.record.platform) if isinstance(item, RecordItem) else UNKNOWN
 
 
-def list_labeled(items: Iterable[tuple]) -> Iterator[LabeledImage]:
-    """Yield what is known of the view and the platform of each item."""
+def iter_labeled_images(items: Iterable[tuple]) -> Iterator[LabeledImage]:
+    """Yield path, view and platform of each item."""
     for item in items:
-        yield LabeledImage(str(item[0]), item_view(item), item_platform(item))
+        yield LabeledImage(str(item[0]), get_view(item), get_platform(item))
 
 
-def fingerprints(cfg) -> dict[str, str]:
+def compute_fingerprints(cfg) -> dict[str, str]:
     """Return fingerprints of our datasets in `cfg`, by dataset."""
     names = (*cfg.DATASETS.NAMES, *cfg.DATASETS.TESTS)
-    one_of_each = {source_of(name): name for name in names if source_of(name)}
+    one_of_each = {get_source(name): name for name in names if get_source(name)}
     return {source: read_dataset(cfg, name).fingerprint for source, name in one_of_each.items()}
 
 
-def training_items(cfg) -> tuple[list[tuple], list[ImageDataset]]:
-    """Return the images to train on, and the datasets that they are of."""
-    datasets = [training_set(cfg, name) for name in cfg.DATASETS.NAMES]
+def read_training_items(cfg) -> tuple[list[tuple], list[ImageDataset]]:
+    """Read the training images and their datasets."""
+    datasets = [read_training_set(cfg, name) for name in cfg.DATASETS.NAMES]
     return [item for dataset in datasets for item in dataset.train], datasets
 
 
-def training_set(cfg, name: str) -> ImageDataset:
-    """Return a registered dataset to train on."""
+def read_training_set(cfg, name: str) -> ImageDataset:
+    """Read a registered dataset to train on."""
     return read_dataset(cfg, name, ["train"], combineall=cfg.DATASETS.COMBINEALL)
 
 
 def build_train_loader(cfg) -> DeviceLoader:
     """Build the training loader of `cfg`."""
-    items, datasets = training_items(cfg)
+    items, datasets = read_training_items(cfg)
     if comm.is_main_process():
-        _show(dict(zip(cfg.DATASETS.NAMES, datasets, strict=True)))
-    schema = training_schema(cfg, datasets)
-    items, tokenize = training_captions(cfg, items, datasets)
+        _log_datasets(dict(zip(cfg.DATASETS.NAMES, datasets, strict=True)))
+    schema = get_training_schema(cfg, datasets)
+    items, tokenize = select_captions(cfg, items, datasets)
     train_set = ReIDDataset(
         items,
         build_transforms(cfg, is_train=True),
@@ -135,10 +135,10 @@ def build_train_loader(cfg) -> DeviceLoader:
     per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
     seed = cfg.SEED if cfg.SEED >= 0 else comm.shared_random_seed()
     batches = SeededBatches(build_sampler(cfg, items), per_process, seed, comm.get_rank())
-    return _loader(cfg, train_set, batches)
+    return _build_loader(cfg, train_set, batches)
 
 
-def _show(datasets: Mapping[str, ImageDataset]) -> None:
+def _log_datasets(datasets: Mapping[str, ImageDataset]) -> None:
     for name, dataset in datasets.items():
         dataset.show_train()
         for note in dataset.records.notes if isinstance(dataset, RecordDataset) else ():
@@ -146,19 +146,19 @@ def _show(datasets: Mapping[str, ImageDataset]) -> None:
 
 
 def build_test_loader(cfg, records: Sequence[Record], bad_images: str = "error") -> DeviceLoader:
-    """Build a loader that shows every record once, each process its own share of them.
+    """Build a loader that shows every record once, to each process its share of them.
 
-    With `bad_images="skip"` another image stands in for one that cannot be read: what is made of it is not its own, and
-    whoever asks for it has to drop what the dataset's `bad_images` names.
+    With `bad_images="skip"` another image replaces one that cannot be read; the caller has to drop the results of the
+    images that the dataset's `bad_images` names.
     """
     items = [RecordItem(record.path, record.pid, record.camera, record) for record in records]
     test_set = ReIDDataset(items, build_transforms(cfg, is_train=False), relabel=False, bad_images=bad_images)
     per_process = max(cfg.TEST.IMS_PER_BATCH // comm.get_world_size(), 1)
     batches = BatchSampler(samplers.InferenceSampler(len(test_set)), per_process, drop_last=False)
-    return _loader(cfg, test_set, batches, progress="extracting")
+    return _build_loader(cfg, test_set, batches, progress="extracting")
 
 
-def _loader(cfg, dataset: ReIDDataset, batches: Sampler[list[int]], progress: str = "") -> DeviceLoader:
+def _build_loader(cfg, dataset: ReIDDataset, batches: Sampler[list[int]], progress: str = "") -> DeviceLoader:
     loader = DeviceLoader(
         comm.get_local_rank(),
         dataset=dataset,
@@ -193,7 +193,7 @@ def build_sampler(cfg, items: Sequence[tuple]) -> Sampler:
     if name == "ViewBalancedIdentitySampler":
         return EndlessViewBalancedSampler(
             [item[1] for item in items],
-            [item_view(item) for item in items],
+            [get_view(item) for item in items],
             batch,
             per_identity,
             seed=comm.shared_random_seed(),
@@ -207,7 +207,7 @@ def build_sampler(cfg, items: Sequence[tuple]) -> Sampler:
 
 
 class SeededImbalancedSampler(samplers.ImbalancedDatasetSampler):
-    """The host's sampler, its draws bound to the shared seed: the host's ranks each draw their own stream."""
+    """The host's sampler, its draws bound to the shared seed: the host's ranks each draw another stream."""
 
     def _infinite_indices(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self._seed)

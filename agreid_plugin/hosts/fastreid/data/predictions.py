@@ -26,7 +26,7 @@ from agreid_plugin.types import AttributeGuess, Record
 
 @dataclass(frozen=True)
 class Prediction:
-    """One row of the table: an image, one of its attributes, the value it is taken for, from 0 to 1 how surely."""
+    """One row of the table: an image, an attribute, its predicted value, and the confidence from 0 to 1."""
 
     image: str
     attribute: str
@@ -38,7 +38,7 @@ COLUMNS = tuple(field.name for field in fields(Prediction))
 
 
 def predict(cfg, model: nn.Module, test_set: EvaluationSet) -> list[Prediction]:
-    """Ask a model for the attributes of every image of a test set.
+    """Predict the attributes of every image of a test set.
 
     Args:
         cfg: the configuration.
@@ -57,7 +57,7 @@ def predict(cfg, model: nn.Module, test_set: EvaluationSet) -> list[Prediction]:
     with inference_context(model), torch.no_grad():
         for inputs in loader:
             found.update(zip(inputs["img_paths"], method.describe(inputs), strict=True))
-    found.update((path, []) for path in loader.dataset.bad_images.paths())  # another image stood in for each
+    found.update((path, []) for path in loader.dataset.bad_images.paths())  # each was replaced by another image
     by_path = {path: guesses for part in comm.gather(found, dst=0) for path, guesses in part.items()}
     records = test_set.records if comm.is_main_process() else ()
     return [Prediction(r.path, g.name, g.value, g.confidence) for r in records for g in by_path[r.path]]
@@ -74,7 +74,7 @@ def require_describing(cfg, method: nn.Module | type[nn.Module]) -> None:
 
 
 def check_predictions_file(path: str | Path) -> Path:
-    """Return where a table can be written: a file that does not exist, in a folder that does."""
+    """Return the path of a new table: its folder has to exist, and the file must not."""
     path = Path(path)
     if path.exists():
         raise InputError(f"{path} exists already; choose another name for the attributes")
@@ -84,7 +84,7 @@ def check_predictions_file(path: str | Path) -> Path:
 
 
 def write_predictions(path: str | Path, rows: Iterable[Prediction]) -> None:
-    """Write predictions as a CSV file, whole or not at all; a file that exists is refused."""
+    """Write predictions atomically as a CSV file; a file that exists is refused."""
     path = check_predictions_file(path)
     with (
         atomic_write(path) as draft,
@@ -95,21 +95,21 @@ def write_predictions(path: str | Path, rows: Iterable[Prediction]) -> None:
         table.writerows((*astuple(row)[:-1], f"{row.confidence:.4f}") for row in rows)
 
 
-def accuracy(rows: Iterable[Prediction], records: Iterable[Record]) -> dict[str, tuple[float, int]]:
-    """Return attribute -> (percent of the images it is right of, images of which it is known).
+def compute_accuracy(rows: Iterable[Prediction], records: Iterable[Record]) -> dict[str, tuple[float, int]]:
+    """Return attribute -> (percent of images with a right prediction, images with a known value).
 
-    Attributes that are known of no image are left out.
+    Attributes without a known value are left out.
     """
-    told = {record.path: record.attributes for record in records}
+    known = {record.path: record.attributes for record in records}
     right: dict[str, list[bool]] = defaultdict(list)
     for row in rows:
-        value = told[row.image].get(row.attribute, "")
+        value = known[row.image].get(row.attribute, "")
         if is_known(value):
             right[row.attribute].append(row.value == value)
     return {name: (100 * sum(hits) / len(hits), len(hits)) for name, hits in right.items()}
 
 
-def accuracy_table(numbers: Mapping[str, tuple[float, int]]) -> str:
+def format_accuracy(numbers: Mapping[str, tuple[float, int]]) -> str:
     """Return accuracies as a table, their mean in the last line."""
     rows = [[name, percent, images] for name, (percent, images) in numbers.items()]
     if rows:

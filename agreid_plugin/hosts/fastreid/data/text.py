@@ -44,45 +44,47 @@ def check_text(cfg) -> None:
     """Check the keys of captions."""
     if cfg.INPUT.CAPTIONS not in CAPTIONS:
         raise unknown("INPUT.CAPTIONS", cfg.INPUT.CAPTIONS, CAPTIONS)
-    _augmentation(cfg)
+    _build_augmentation(cfg)
 
 
-def learned_items(cfg, items: Sequence[tuple]) -> list[tuple]:
-    """Return what an epoch shows of the training images: all of them, or those with captions if the model reads them.
+def select_items(cfg, items: Sequence[tuple]) -> list[tuple]:
+    """Return the items of an epoch: all training images, or those with captions if the model reads captions.
 
-    With `INPUT.CAPTIONS: all` an item of the latter is a pair of an image and one of its captions.
+    With `INPUT.CAPTIONS: all` the latter have an item for each pair of an image and one of its captions.
 
     Raises:
         InputError: the model reads captions, but no image has any.
     """
     if not reads_captions(cfg):
         return list(items)
-    told = [item for item in items if _has_captions(item)]
-    if not told:
+    captioned = [item for item in items if _has_captions(item)]
+    if not captioned:
         raise InputError(
             f"{cfg.MODEL.META_ARCHITECTURE} learns from captions, but {', '.join(cfg.DATASETS.NAMES)} has none: train "
             "on a text set, TAG-PEDES for example"
         )
     if cfg.INPUT.CAPTIONS == "one":
-        return told
-    return [RecordItem(*item, record) for item in told for record in split_captions([item.record])]
+        return captioned
+    return [RecordItem(*item, record) for item in captioned for record in split_captions([item.record])]
 
 
 def _has_captions(item: tuple) -> bool:
     return isinstance(item, RecordItem) and bool(item.record.captions)
 
 
-def training_captions(
+def select_captions(
     cfg, items: Sequence[tuple], datasets: Sequence[ImageDataset]
 ) -> tuple[list[tuple], CaptionReader | None]:
-    """Return the items to learn from and what reads their captions; nothing for a model that reads none."""
-    learned = learned_items(cfg, items)
+    """Return the items to learn from and the reader of their captions; no reader for a model without captions."""
+    learned = select_items(cfg, items)
     if not reads_captions(cfg):
         return learned, None
     silent = sum(not _has_captions(item) for item in items)
     if silent:
         _logger.info("%d of %d training images have no caption and are left out", silent, len(items))
-    reader = CaptionReader(Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), _augmentation(cfg), _translations(cfg, datasets))
+    reader = CaptionReader(
+        Tokenizer(cfg.MODEL.CLIP.TEXT_LENGTH), _build_augmentation(cfg), _load_translations(cfg, datasets)
+    )
     log_long_captions(cfg, [item.record for item in learned], "training")
     return learned, reader
 
@@ -94,9 +96,9 @@ def log_long_captions(cfg, records: Sequence[Record], which: str) -> None:
 
 
 class ImagesThenCaptions:
-    """A test loader that goes on with the captions of the records once it has shown their images.
+    """Test loader that shows the images of the records and then their captions.
 
-    Every process reads its own share of both. A batch of captions has tokens and, under `CAPTION_NUMBERS`, the place of
+    Every process reads its share of both. A batch of captions has tokens and, under `CAPTION_NUMBERS`, the place of
     each caption when all records' are put in a row.
 
     Args:
@@ -125,12 +127,12 @@ class ImagesThenCaptions:
             yield batch | {CAPTION_NUMBERS: numbers}
 
 
-def _augmentation(cfg) -> CaptionAugmentation:
+def _build_augmentation(cfg) -> CaptionAugmentation:
     with key_error_context("INPUT.TEXT"):
         return CaptionAugmentation(cfg.INPUT.TEXT.BACK_TRANSLATION, cfg.INPUT.TEXT.WORD_DELETION)
 
 
-def _translations(cfg, datasets: Sequence[ImageDataset]) -> caption_report.Translations:
+def _load_translations(cfg, datasets: Sequence[ImageDataset]) -> caption_report.Translations:
     if not cfg.INPUT.TEXT.BACK_TRANSLATION:
         return {}
     ours = [dataset.records for dataset in datasets if isinstance(dataset, RecordDataset)]

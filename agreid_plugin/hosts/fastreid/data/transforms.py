@@ -1,4 +1,4 @@
-"""Augmentations by name and in any order, the host's among them.
+"""Pipelines of transforms by name and in any order, those of the host included.
 
 The host has a fixed list in a fixed order. `INPUT.PIPELINE` names transforms instead, each by its name or as
 `{NAME: {option: value}}`; `host` stands for what the host's own keys switch on, in the host's order.
@@ -24,7 +24,7 @@ Transform = Callable[[Any], Any]
 HOST = "host"
 
 TRANSFORMS: dict[str, Callable[..., list[Transform]]] = {}
-"""Name -> what builds it from the configuration and the entry's options."""
+"""Name -> builder from the configuration and the entry's options."""
 
 HOST_SWITCHES = {
     "AutoAugment": "AUTOAUG",
@@ -41,8 +41,8 @@ HOST_SWITCHES = {
 
 
 @dataclass(frozen=True)
-class Registered:
-    """A transform of another package, which the configuration does not concern."""
+class RegisteredTransform:
+    """A registered transform, which depends only on its options."""
 
     make: Callable[..., Transform]
 
@@ -55,7 +55,7 @@ def register(name: str) -> Callable[[Callable[..., Transform]], Callable[..., Tr
     """Add a transform under `name`: a class or function called with the options of its entry."""
 
     def add(make: Callable[..., Transform]) -> Callable[..., Transform]:
-        TRANSFORMS[name] = Registered(make)
+        TRANSFORMS[name] = RegisteredTransform(make)
         return make
 
     return add
@@ -66,11 +66,11 @@ def build_transforms(cfg, is_train: bool) -> Compose:
     if not is_train or not cfg.INPUT.PIPELINE:
         return build_host_transforms(cfg, is_train)
     pipeline = [transform for entry in cfg.INPUT.PIPELINE for transform in _build(cfg, entry)]
-    _try(pipeline)
+    _try_pipeline(pipeline)
     return Compose(pipeline)
 
 
-def _try(pipeline: list[Transform]) -> None:
+def _try_pipeline(pipeline: list[Transform]) -> None:
     """Run the transforms once: some take images, some tensors, and the order must suit them."""
     value: Any = Image.new("RGB", (64, 128))
     for transform in pipeline:
@@ -111,8 +111,8 @@ def _build(cfg, entry: Any) -> list[Transform]:
         raise InputError(f"INPUT.PIPELINE {name}: {error}") from None
 
 
-def _only(cfg, *switches: str):
-    """Return the configuration with these of the host's transforms on, and no other."""
+def _switch_on(cfg, *switches: str):
+    """Return the configuration with only these of the host's transforms switched on."""
     cfg = cfg.clone()
     cfg.defrost()
     for switch in HOST_SWITCHES.values():
@@ -122,8 +122,8 @@ def _only(cfg, *switches: str):
 
 def _host_transform(switch: str) -> Callable[..., list[Transform]]:
     def build(cfg) -> list[Transform]:
-        base = build_host_transforms(_only(cfg), is_train=True).transforms
-        with_it = build_host_transforms(_only(cfg, switch), is_train=True).transforms
+        base = build_host_transforms(_switch_on(cfg), is_train=True).transforms
+        with_it = build_host_transforms(_switch_on(cfg, switch), is_train=True).transforms
         kinds = [type(transform) for transform in base]
         return [transform for transform in with_it if type(transform) not in kinds]
 
@@ -132,7 +132,7 @@ def _host_transform(switch: str) -> Callable[..., list[Transform]]:
 
 def _always_on(kind: str) -> Callable[..., list[Transform]]:
     def build(cfg) -> list[Transform]:
-        transforms = build_host_transforms(_only(cfg), is_train=True).transforms
+        transforms = build_host_transforms(_switch_on(cfg), is_train=True).transforms
         return [transform for transform in transforms if type(transform).__name__ == kind]
 
     return build

@@ -20,7 +20,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.collector import Evaluation, FeatureCollector, evaluate_parts
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, check_query_gallery, choose_protocols
 from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
-from agreid_plugin.hosts.fastreid.data.datasets import dataset_of, read_dataset, source_of
+from agreid_plugin.hosts.fastreid.data.datasets import get_dataset_name, get_source, read_dataset
 from agreid_plugin.hosts.fastreid.data.text import CAPTION_NUMBERS, log_long_captions, reads_captions
 from agreid_plugin.hosts.fastreid.engine.distributed import share
 from agreid_plugin.types import Record
@@ -32,7 +32,7 @@ def test_sets(cfg) -> list[EvaluationSet]:
     """Return what `DATASETS.TESTS` asks for, one entry a dataset however many of its protocols are named."""
     by_dataset: dict[str, list[str]] = {}
     for name in cfg.DATASETS.TESTS:
-        by_dataset.setdefault(dataset_of(name), []).append(name)
+        by_dataset.setdefault(get_dataset_name(name), []).append(name)
     return [_test_set(cfg, names) for names in by_dataset.values()]
 
 
@@ -54,7 +54,7 @@ def _test_set(cfg, names: Sequence[str]) -> EvaluationSet:
 
 
 def _read(cfg, name: str) -> Dataset:
-    if source_of(name) is None:
+    if get_source(name) is None:
         return _records_of(name, read_dataset(cfg, name, ["query", "gallery"]))
     return read_dataset(cfg, name).records
 
@@ -62,7 +62,7 @@ def _read(cfg, name: str) -> Dataset:
 def _named_protocol(name: str) -> tuple[str, ...]:
     """Return the protocol that a registered name stands for; nothing if it is the whole dataset's."""
     factory = DATASET_REGISTRY.get(name)
-    return () if source_of(name) is None or factory.is_whole else (factory.protocol.name,)
+    return () if get_source(name) is None or factory.has_all_protocols else (factory.protocol.name,)
 
 
 def _records_of(name: str, dataset: ImageDataset) -> Dataset:

@@ -139,7 +139,7 @@ class RunCard(hooks.HookBase):
                 "accumulation": 1,
                 "global": cfg.SOLVER.IMS_PER_BATCH,
             },
-            datasets=loaders.fingerprints(cfg),
+            datasets=loaders.compute_fingerprints(cfg),
             weights=weight_files(initial=cfg.MODEL.WEIGHTS, pretrained=pretrained, **method_of(cfg).weight_files(cfg)),
             **protocol_facts(self.trainer.test_sets),
             **card_facts(cfg),

@@ -56,7 +56,7 @@ class Trainer(ResumableTrainer):
         if note:
             _logger.info(note)
         method = plain(self.model)
-        check_training_labels(method, loaders.list_labeled(self._trainer.data_loader.dataset.img_items))
+        check_training_labels(method, loaders.iter_labeled_images(self._trainer.data_loader.dataset.img_items))
         for test_set in self.test_sets:
             check_test_labels(method, test_set, "MODEL.VIEW")
         if cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.ON_CPU:

@@ -9,7 +9,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import CLIP_GRID, OF_CLIP, Released
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
-from agreid_plugin.hosts.fastreid.data.attributes import schema_of
+from agreid_plugin.hosts.fastreid.data.attributes import get_schema
 from agreid_plugin.hosts.fastreid.models.base import OURS, HostMethod, make_head, view_source
 from agreid_plugin.hosts.fastreid.models.clip import build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
@@ -90,7 +90,7 @@ class SVPR(HostMethod, svpr.SVPR):
                 towers.image,
                 towers.text,
                 cfg.MODEL.HEADS.NUM_CLASSES,
-                schema_of(cfg) if node.ASMOE else None,
+                get_schema(cfg) if node.ASMOE else None,
                 variant=node.VARIANT,
                 view=view,
                 words={platform.lower(): word for platform, word in node.VIEW_WORDS.items()},

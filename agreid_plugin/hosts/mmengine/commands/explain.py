@@ -29,10 +29,10 @@ from agreid_plugin.hosts.mmengine.config.loading import (
     require_model,
     type_name,
 )
+from agreid_plugin.hosts.mmengine.data.attributes import get_schema
 from agreid_plugin.hosts.mmengine.data.datasets import ReIDDataset
 from agreid_plugin.hosts.mmengine.inference import Pipeline, comparison, test_images
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
-from agreid_plugin.hosts.mmengine.models.build import schema_of
 from agreid_plugin.hosts.mmengine.registry import DATASETS
 from agreid_plugin.types import Batch, ReIDMethod, View
 
@@ -75,7 +75,7 @@ def _leave_out_unknown(cfg: Config) -> list[Row]:
     if not isinstance(asked, Mapping):
         return []
     try:
-        cfg.model["attributes"] = schema_to_rows(schema_of({**asked, "agsynth": None}))  # nothing is made
+        cfg.model["attributes"] = schema_to_rows(get_schema({**asked, "agsynth": None}))  # nothing is made
     except InputError as error:
         cfg.model["attributes"] = None
         return [("attributes", f"not known, explained without them: {error}")]

@@ -16,11 +16,11 @@ from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.types import UNKNOWN, Batch, view_label
 
 LABELS = ("img_path", "sample_idx", "pid", "camera", "view", "platform", "caption_number")
-"""What a sample tells under the name that it has in a pipeline."""
+"""Labels of a sample, by their names in a pipeline."""
 
 
 class PersonSample(BaseDataElement):
-    """One image of a person, or one caption to ask with, and the outputs of a model for it.
+    """One image of a person, or one caption as a query, and the outputs of a model for it.
 
     Metainfo:
         img_path: the image file; for a caption that of the image which it describes.
@@ -28,19 +28,19 @@ class PersonSample(BaseDataElement):
         pid: the identity in its dataset.
         camera: the camera's number in its dataset, or `UNKNOWN`.
         view: a `View`, or `UNKNOWN`.
-        platform: what carries the camera, as its place in `PLATFORMS`, or `UNKNOWN`.
+        platform: the camera's platform as its place in `PLATFORMS`, or `UNKNOWN`.
         label: the identity numbered from 0 among those to train on; None at test time.
         caption_number: the place of a caption among all of the test set; None for an image.
 
     Data:
         tokens: (L,) of a caption, where captions are read.
         attributes: (M,) value indices, `UNKNOWN` where not known, where attributes are learned.
-        feature: (D,) what the model compares by, once it has predicted.
+        feature: (D,) the feature for retrieval, after prediction.
     """
 
 
 def build_sample(results: Mapping[str, Any]) -> PersonSample:
-    """Return the sample of what a pipeline has gathered of an image or a caption."""
+    """Build the sample from a pipeline's results for an image or a caption."""
     known = {name: results.get(name) for name in LABELS}
     sample = PersonSample(metainfo={**known, "label": results.get("gt_label")})
     for name in ("attributes", "tokens"):
@@ -67,14 +67,14 @@ def to_batch(images: Tensor | None, samples: Sequence[BaseDataElement]) -> Batch
     """
     if images is not None and samples and len(images) != len(samples):
         raise InputError(f"{len(images)} images came with {len(samples)} data samples: give one an image")
-    tokens = _stacked("tokens", samples)
+    tokens = _stack_field("tokens", samples)
     device = next((each.device for each in (images, tokens) if each is not None), torch.device("cpu"))
-    labels = {ours: _labels(name, samples, device) for name, ours in HOST_LABELS.items()}
-    return Batch(images=images, attributes=_stacked("attributes", samples), tokens=tokens, **labels)
+    labels = {ours: _stack_labels(name, samples, device) for name, ours in HOST_LABELS.items()}
+    return Batch(images=images, attributes=_stack_field("attributes", samples), tokens=tokens, **labels)
 
 
-def _labels(name: str, samples: Sequence[BaseDataElement], device: torch.device) -> Tensor | None:
-    values = [_plain(_value(name, sample)) for sample in samples]
+def _stack_labels(name: str, samples: Sequence[BaseDataElement], device: torch.device) -> Tensor | None:
+    values = [_to_number(_value(name, sample)) for sample in samples]
     if all(value is None for value in values):
         return None
     label = view_label if name == "view" else int
@@ -87,11 +87,11 @@ def _value(name: str, sample: BaseDataElement) -> Any:
     return sample.get("gt_label") if name == "label" and value is None else value
 
 
-def _plain(value: Any) -> Any:
+def _to_number(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) else value
 
 
-def _stacked(name: str, samples: Sequence[BaseDataElement]) -> Tensor | None:
+def _stack_field(name: str, samples: Sequence[BaseDataElement]) -> Tensor | None:
     values = [sample.get(name) for sample in samples]
     if all(value is None for value in values):
         return None
@@ -109,8 +109,8 @@ class ReIDPreprocessor(BaseDataPreprocessor):
     Args:
         mean: of the pixels, 0 to 255, red first.
         std: deviation of the pixels.
-        bgr_to_rgb: turn images around whose first color is blue, as mmcv loads them.
-        non_blocking: move tensors to the device while the program goes on.
+        bgr_to_rgb: reverse the colors of images that begin with blue, as mmcv loads them.
+        non_blocking: move tensors to the device asynchronously.
     """
 
     def __init__(
@@ -137,16 +137,16 @@ class ReIDPreprocessor(BaseDataPreprocessor):
             raise InputError("the data loader gives no `inputs`: end the pipeline with agreid_plugin.Pack")
         images = data["inputs"]
         if not isinstance(images, Tensor):
-            images = _stack([image for image in images if image is not None])
-        return {**data, "inputs": None if images is None else self._normalized(images)}
+            images = _stack_images([image for image in images if image is not None])
+        return {**data, "inputs": None if images is None else self._normalize(images)}
 
-    def _normalized(self, images: Tensor) -> Tensor:
+    def _normalize(self, images: Tensor) -> Tensor:
         if images.dim() != 4 or images.shape[1] != 3:
             raise InputError(f"images={tuple(images.shape)} should be (images, 3 colors, rows, columns)")
         return ((images.flip(1) if self.bgr_to_rgb else images).float() - self.mean) / self.std
 
 
-def _stack(images: Sequence[Tensor]) -> Tensor | None:
+def _stack_images(images: Sequence[Tensor]) -> Tensor | None:
     sizes = {tuple(image.shape) for image in images}
     if len(sizes) > 1:
         raise InputError(f"images of a batch have different shapes, {sorted(sizes)}: resize them to one")

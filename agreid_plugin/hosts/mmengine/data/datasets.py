@@ -1,4 +1,4 @@
-"""Datasets for mmengine's loaders: training images, or the images and captions that the protocols of a test set need."""
+"""Datasets for mmengine's loaders: training images, or the images and captions that the protocols of a test need."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
 from mmengine.dataset import BaseDataset
 from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
-from agreid_plugin.data.attributes import AttributeSchema, build_schema, check_labels, require_described, schema_to_rows
+
+from agreid_plugin.data.attributes import schema_to_rows
 from agreid_plugin.data.bad_images import POLICIES, BadImages, Labels
 from agreid_plugin.data.captions import clean, split_captions
 from agreid_plugin.data.check import fingerprint
@@ -23,68 +25,28 @@ from agreid_plugin.errors import InputError, error_context, unknown
 from agreid_plugin.evaluation import evaluation_sets
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.data.attributes import build_training_schema, make_agsynth_once
 from agreid_plugin.hosts.mmengine.data.batches import build_sample
 from agreid_plugin.hosts.mmengine.data.transforms import Tokenize
-from agreid_plugin.hosts.mmengine.models.build import schema_of
 from agreid_plugin.hosts.mmengine.registry import DATASETS
 from agreid_plugin.types import Record, platform_label, view_label
-from collections.abc import Iterable, Mapping
-from mmengine.dist import barrier, is_main_process
-from agreid_plugin.hosts.mmengine.config.arguments import require_arguments
-from agreid_plugin.synth.on_demand import make_missing
 
 _logger = logging.getLogger(__name__)
-CHOSEN = ("ids", "images_per_id", "size", "seed")
-"""What a recipe chooses of AG-Synth."""
 
 
-def training_schema(
-    asked: Sequence[Any] | Mapping[str, Any] | None,
-    datasets: Sequence[Dataset],
-    records: Mapping[str, Sequence[Record]],
-    missing: bool,
-) -> AttributeSchema | None:
-    """Return the attributes to give with each training image, None if there are none to learn.
-
-    Args:
-        asked: names of the datasets' attributes, all without any; or rows of a model, see `schema_of`.
-        datasets: what is trained on.
-        records: their training images, by dataset.
-        missing: learn although an attribute file lacks some training identities.
-    """
-    if asked is None:
-        return None
-    schema = _schema(asked, datasets)
-    if schema is None:
-        return None
-    for dataset in () if missing else datasets:
-        require_described(dataset, records[dataset.name], "missing_attributes=True")
-    every = [record for found in records.values() for record in found]
-    with error_context("attributes"):
-        check_labels(schema, every, len(every), _logger)
-    return schema
-
-
-def _schema(asked: Sequence[Any] | Mapping[str, Any], datasets: Sequence[Dataset]) -> AttributeSchema | None:
-    if isinstance(asked, Mapping) or any(not isinstance(each, str) for each in asked):
-        return schema_of(asked)
-    with error_context("attributes"):
-        return build_schema(datasets, asked)
-
-
-def training_captions(
+def select_captions(
     tokenize: Tokenize, each: bool, datasets: Sequence[Dataset], records: Mapping[str, Sequence[Record]]
 ) -> tuple[dict[str, list[Record]], Translations]:
     """Return the records to learn from, by dataset, and the back-translations of their captions.
 
     Args:
         tokenize: reads the captions.
-        each: a record for every caption, instead of one with all of an image's.
-        datasets: what is trained on.
+        each: a record for every caption, instead of one with all captions of an image.
+        datasets: the training sets.
         records: their training images by the dataset's name.
     """
-    told = {name: [record for record in found if record.captions] for name, found in records.items()}
-    images, left = sum(map(len, records.values())), sum(map(len, told.values()))
+    captioned = {name: [record for record in found if record.captions] for name, found in records.items()}
+    images, left = sum(map(len, records.values())), sum(map(len, captioned.values()))
     if not left:
         raise InputError(
             f"captions are to be learned from, but {', '.join(records)} has none: train on a text set, TAG-PEDES for "
@@ -92,9 +54,9 @@ def training_captions(
         )
     if left < images:
         _logger.info("%d of %d training images have no caption and are left out", images - left, images)
-    log_long_captions(tokenize, (record for found in told.values() for record in found), "training")
-    chosen = {name: list(split_captions(found)) if each else found for name, found in told.items()}
-    return chosen, _translations(tokenize, datasets)
+    log_long_captions(tokenize, (record for found in captioned.values() for record in found), "training")
+    chosen = {name: list(split_captions(found)) if each else found for name, found in captioned.items()}
+    return chosen, _load_translations(tokenize, datasets)
 
 
 def log_long_captions(tokenize: Tokenize, records: Iterable[Record], which: str) -> None:
@@ -103,7 +65,7 @@ def log_long_captions(tokenize: Tokenize, records: Iterable[Record], which: str)
         caption_report.log_long_captions(tokenize.tokenizer, records, which, _logger)
 
 
-def _translations(tokenize: Tokenize, datasets: Sequence[Dataset]) -> Translations:
+def _load_translations(tokenize: Tokenize, datasets: Sequence[Dataset]) -> Translations:
     if not tokenize.augment.back_translation:
         return {}
     return caption_report.told_translations(datasets, "back_translation", _logger)
@@ -111,31 +73,31 @@ def _translations(tokenize: Tokenize, datasets: Sequence[Dataset]) -> Translatio
 
 Info = dict[str, Any]
 SPLITS = ("train", "val", "test")
-WHICH = ("all", "one")
+CAPTION_CHOICES = ("all", "one")
 
 
 @DATASETS.register_module()
 @checked(BaseDataset, given=("ann_file", "data_prefix", "filter_cfg", "test_mode"))
 class ReIDDataset(BaseDataset):
-    """A dataset of ours.
+    """Images and captions of our datasets.
 
-    To train on, it has the images of one dataset or of several together, their identities numbered from 0 as
-    fast-reid numbers them. To test, it has each image that a protocol asks for once and, if a protocol asks with
-    sentences, then the captions; `metainfo["test_set"]` says what to compute from them.
+    A training set has the images of one dataset or of several together, with identities numbered from 0 as in
+    fast-reid. A test set has each image that a protocol needs once and, for protocols with text queries, the captions
+    after them; `metainfo["test_set"]` has the protocols.
 
     Args:
         name: the dataset, or datasets to train on.
         data_root: its folder or the one that holds it; by default that of FASTREID_DATASETS, or `datasets`.
         split: `train`; `test`; or `val`, which is the test set with the validation split of a text set.
         protocols: of the test set; all that the dataset allows without any.
-        options: what the dataset's parser takes besides; with several names, name -> options.
+        options: further arguments of the dataset's parser; with several names, name -> options.
         skip_bad_names: leave out images whose names are not the dataset's.
-        bad_images: what to do about images that cannot be read: `error` stops and names the file; with `skip` another
-            one of the same person stands in to train on, and a test goes without, see `BadImages`. The hook `Results`
-            tells how many there were.
+        bad_images: policy for images that cannot be read: `error` stops and names the file; with `skip` another image
+            of the same person replaces it in training, and a test goes without, see `BadImages`. The hook `Results`
+            logs their number.
         attributes: names of those to learn, all without any, or rows `[name, [value, ...]]`; None: learn none.
         missing_attributes: learn although the attribute file lacks some training identities.
-        captions: how sentences are read: `which` (each caption of an image once an epoch, `all`, or one of them, drawn
+        captions: how captions are read: `which` (each caption of an image once an epoch, `all`, or one of them, drawn
             anew, `one`) and the arguments of `Tokenize`; None: they are not.
         agsynth: `ids`, `images_per_id`, `size`, `seed` of AG-Synth, which is made if the dataset is missing.
         pipeline: transforms of an image, the last of which is `Pack`.
@@ -165,31 +127,31 @@ class ReIDDataset(BaseDataset):
         self.policy, self.bad_images = bad_images, None
         root = data_root or default_root()
         self.split, self.protocols, self.skip_bad_names = split, tuple(protocols), skip_bad_names
-        self.sources = _sources(name, options or {}, split)
+        self.sources = _parse_sources(name, options or {}, split)
         self.attributes, self.missing_attributes = attributes, missing_attributes
-        self.which, self.tokenize = _reading(captions)
-        make_once(root, self.sources, agsynth)
+        self.which, self.tokenize = _parse_captions(captions)
+        make_agsynth_once(root, self.sources, agsynth)
         super().__init__(data_root=root, pipeline=list(pipeline), test_mode=split != "train", **kwargs)
-        has_its_own = any(isinstance(each, Tokenize) for each in self.pipeline.transforms)
-        if self.tokenize and split == "train" and not has_its_own:
+        has_tokenize = any(isinstance(each, Tokenize) for each in self.pipeline.transforms)
+        if self.tokenize and split == "train" and not has_tokenize:
             self.pipeline.transforms.insert(-1, self.tokenize)  # the last one packs
 
     @property
     def metainfo(self) -> Info:
-        """What is known of the dataset as a whole: copies, but for the test set and the list of bad images."""
+        """Metadata of the dataset: copies, except for the test set and the list of bad images."""
         shared = ("test_set", "bad_images")
         return {name: value if name in shared else copy.deepcopy(value) for name, value in self._metainfo.items()}
 
     def load_data_list(self) -> list[Info]:
-        """Read the dataset, and return what is known of each item."""
-        speak_through(MMLogger.get_current_instance())  # that of the run, by whatever tool it was started
+        """Read the dataset, and return labels and path of each item."""
+        speak_through(MMLogger.get_current_instance())  # that of the run, whichever tool started it
         datasets = [self._load(name, options) for name, options in self.sources.items()]
         self._metainfo["name"] = "+".join(self.sources)
         self._metainfo["fingerprint"] = "+".join(map(fingerprint, datasets))
-        return self._training(datasets) if self.split == "train" else self._testing(*datasets)
+        return self._list_training(datasets) if self.split == "train" else self._list_testing(*datasets)
 
     def full_init(self) -> None:
-        """Read the dataset, if that is still to be done."""
+        """Read the dataset unless that is done."""
         super().full_init()
         if self.bad_images is None:
             self.bad_images = BadImages(len(self), self._bad_labels, self.policy, any_identity=self.test_mode)
@@ -197,15 +159,15 @@ class ReIDDataset(BaseDataset):
                 self._metainfo["bad_images"] = self.bad_images
 
     def prepare_data(self, idx: int) -> Info:
-        """Return an item as the pipeline makes it; mmengine would replace one of which nothing comes by another."""
+        """Return the pipeline's result for an item; mmengine would replace an item without a result by another."""
         info = self.get_data_info(idx)
         if info.get("caption_number") is not None:
             tokens = self.tokenize.tokenizer(clean(info["caption"]))
             return {"inputs": None, "data_samples": build_sample({**info, "tokens": tokens})}
-        return self.bad_images.attempt(idx, lambda place: self._packed(info, self.get_data_info(place)))
+        return self.bad_images.attempt(idx, lambda place: self._run_pipeline(info, self.get_data_info(place)))
 
-    def _packed(self, info: Info, shown: Info) -> Info:
-        """Return an item as the pipeline makes it of another's image, of its own if both are the same."""
+    def _run_pipeline(self, info: Info, shown: Info) -> Info:
+        """Return the pipeline's result for an item, from the image of `shown`, which may replace its image."""
         packed = self.pipeline(shown)
         if packed is None:
             raise InputError(
@@ -225,30 +187,30 @@ class ReIDDataset(BaseDataset):
             _logger.info("%s: %s", name, note)
         return dataset
 
-    def _training(self, datasets: Sequence[Dataset]) -> list[Info]:
+    def _list_training(self, datasets: Sequence[Dataset]) -> list[Info]:
         chosen, translations = {dataset.name: dataset.split("train") for dataset in datasets}, {}
         for name, records in chosen.items():
             if not records:
                 raise InputError(f"dataset {name} under {os.path.abspath(self.data_root)} has no train images")
-        schema = training_schema(self.attributes, datasets, chosen, self.missing_attributes)
+        schema = build_training_schema(self.attributes, datasets, chosen, self.missing_attributes)
         if self.tokenize:
-            chosen, translations = training_captions(self.tokenize, self.which == "all", datasets, chosen)
-        # By such words fast-reid sorts identities: a label is the same person in both hosts.
+            chosen, translations = select_captions(self.tokenize, self.which == "all", datasets, chosen)
+        # fast-reid sorts identities by such words: a label is the same person in both hosts.
         words = {f"{name}_{record.pid}" for name, records in chosen.items() for record in records}
         labels = {word: label for label, word in enumerate(sorted(words))}
         self._metainfo |= {"num_ids": len(labels), "attributes": None if schema is None else schema_to_rows(schema)}
         return [
             {
-                **_labels_of(record),
+                **_collect_labels(record),
                 "gt_label": labels[f"{name}_{record.pid}"],
                 "attributes": list(schema.encode(record)) if schema else None,
-                **(_captions_of(record, translations) if self.tokenize else {}),
+                **(_collect_captions(record, translations) if self.tokenize else {}),
             }
             for name, records in chosen.items()
             for record in records
         ]
 
-    def _testing(self, dataset: Dataset) -> list[Info]:
+    def _list_testing(self, dataset: Dataset) -> list[Info]:
         test_set = EvaluationSet(dataset, evaluation_sets.choose_protocols(dataset, self.protocols))
         for protocol in test_set.protocols.values():
             if protocol.kind == "text" and not self.tokenize:
@@ -257,18 +219,18 @@ class ReIDDataset(BaseDataset):
         if self.split == "val":
             test_set = evaluation_sets.add_validation(test_set)
         self._metainfo["test_set"] = test_set
-        images = [_labels_of(record) for record in test_set.records]
+        images = [_collect_labels(record) for record in test_set.records]
         if not test_set.has_text:
             return images
         log_long_captions(self.tokenize, test_set.records, "test")
         captions = ((record, caption) for record in test_set.records for caption in record.captions)
         return images + [
-            {**_labels_of(record), "caption": caption, "caption_number": number}
+            {**_collect_labels(record), "caption": caption, "caption_number": number}
             for number, (record, caption) in enumerate(captions)
         ]
 
 
-def _sources(name: str | Sequence[str], options: Mapping[str, Any], split: str) -> dict[str, dict[str, Any]]:
+def _parse_sources(name: str | Sequence[str], options: Mapping[str, Any], split: str) -> dict[str, dict[str, Any]]:
     """Return the options of each dataset by its proper name."""
     if isinstance(name, str):
         return {dataset_name(name): dict(options)}
@@ -284,19 +246,19 @@ def _sources(name: str | Sequence[str], options: Mapping[str, Any], split: str) 
     return {each: by_name.get(each, {}) for each in names}
 
 
-def _reading(captions: Mapping[str, Any] | None) -> tuple[str, Tokenize | None]:
-    """Return which captions are learned from, and what reads them."""
+def _parse_captions(captions: Mapping[str, Any] | None) -> tuple[str, Tokenize | None]:
+    """Return the choice of captions to learn from, and their tokenizer."""
     if captions is None:
-        return WHICH[0], None
+        return CAPTION_CHOICES[0], None
     further = {name: value for name, value in captions.items() if name != "which"}
-    which = captions.get("which", WHICH[0])
+    which = captions.get("which", CAPTION_CHOICES[0])
     with error_context("captions"):
-        if which not in WHICH:
-            raise unknown("which", which, WHICH)
+        if which not in CAPTION_CHOICES:
+            raise unknown("which", which, CAPTION_CHOICES)
         return which, Tokenize(**further)
 
 
-def _labels_of(record: Record) -> Info:
+def _collect_labels(record: Record) -> Info:
     return {
         "img_path": record.path,
         "pid": record.pid,
@@ -306,24 +268,6 @@ def _labels_of(record: Record) -> Info:
     }
 
 
-def _captions_of(record: Record, translations: Translations) -> Info:
+def _collect_captions(record: Record, translations: Translations) -> Info:
     mine = {(record.path, caption) for caption in record.captions}.intersection(translations)
     return {"captions": list(record.captions), "translations": {pair: translations[pair] for pair in mine}}
-
-
-def make_once(root: str, names: Iterable[str], agsynth: Mapping[str, Any] | None) -> None:
-    """Make AG-Synth where a dataset is missing.
-
-    Args:
-        root: folder of the datasets.
-        names: the datasets.
-        agsynth: `ids`, `images_per_id`, `size` and `seed`; nothing is made without any.
-    """
-    if not agsynth:
-        return
-    require_arguments("agsynth", make_missing, agsynth, allowed=CHOSEN)
-    try:
-        if is_main_process():
-            make_missing(root, names, **agsynth, key="agsynth")
-    finally:
-        barrier()  # also after an error, which the others then find for themselves

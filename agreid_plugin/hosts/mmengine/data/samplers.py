@@ -37,10 +37,10 @@ class ViewBalancedIdentitySampler(EpochSampler):
     """
 
     def __init__(self, dataset: Dataset, batch_size: int, per_identity: int = PER_IDENTITY, seed: int | None = None):
-        infos, epochs = _read(dataset, type(self).__name__), _epochs(dataset, batch_size, seed)
+        infos, epochs = _read_infos(dataset, type(self).__name__), _epoch_arguments(dataset, batch_size, seed)
         views = [info.get("view", UNKNOWN) for info in infos]
-        pids, whole = [info["gt_label"] for info in infos], batch_size * epochs["world_size"]
-        super().__init__(ViewBalancedIdentities(pids, views, whole, per_identity, epochs["world_size"]), **epochs)
+        pids, total = [info["gt_label"] for info in infos], batch_size * epochs["world_size"]
+        super().__init__(ViewBalancedIdentities(pids, views, total, per_identity, epochs["world_size"]), **epochs)
 
 
 @DATA_SAMPLERS.register_module()
@@ -58,19 +58,19 @@ class IdentitySampler(EpochSampler):
     """
 
     def __init__(self, dataset: Dataset, batch_size: int, per_identity: int = PER_IDENTITY, seed: int | None = None):
-        infos, epochs = _read(dataset, type(self).__name__), _epochs(dataset, batch_size, seed)
-        pids, whole = [info["gt_label"] for info in infos], batch_size * epochs["world_size"]
-        super().__init__(RandomIdentities(pids, whole, per_identity, epochs["world_size"]), **epochs)
+        infos, epochs = _read_infos(dataset, type(self).__name__), _epoch_arguments(dataset, batch_size, seed)
+        pids, total = [info["gt_label"] for info in infos], batch_size * epochs["world_size"]
+        super().__init__(RandomIdentities(pids, total, per_identity, epochs["world_size"]), **epochs)
 
 
-def _read(dataset: Dataset, sampler: str) -> list[dict[str, Any]]:
+def _read_infos(dataset: Dataset, sampler: str) -> list[dict[str, Any]]:
     infos = [dataset.get_data_info(index) for index in range(len(dataset))]
     if any(info.get("gt_label") is None for info in infos):
         raise InputError(f"{sampler} goes by identities, but images of the dataset have no gt_label: is it a test set?")
     return infos
 
 
-def _epochs(dataset: Dataset, batch_size: int, seed: int | None) -> dict[str, Any]:
+def _epoch_arguments(dataset: Dataset, batch_size: int, seed: int | None) -> dict[str, Any]:
     """Return the arguments of `EpochSampler` but for the plan."""
     rank, world_size = get_rank(), get_world_size()
     batches = len(dataset) // max(batch_size * world_size, 1)

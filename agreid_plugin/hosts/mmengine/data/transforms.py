@@ -51,49 +51,49 @@ class ReadImage:
         return "ReadImage()"
 
 
-class OnImage(ABC):
-    """A change of `results["img"]`.
+class ImageTransform(ABC):
+    """Transform of `results["img"]`.
 
     Args:
-        change: what changes a picture or a tensor.
+        change: changes a picture or a tensor.
     """
 
     def __init__(self, change: Callable[[Any], Any]):
         self.change = change
 
     @abstractmethod
-    def changed(self, image: np.ndarray) -> np.ndarray:
-        """Return the image changed: (rows, columns, channels)."""
+    def apply(self, image: np.ndarray) -> np.ndarray:
+        """Return the image apply: (rows, columns, channels)."""
 
     def __call__(self, results: Results) -> Results:
-        """Return the results with the image changed."""
-        image = self.changed(_image(results, type(self).__name__))
+        """Return the results with the image apply."""
+        image = self.apply(_get_image(results, type(self).__name__))
         return {**results, "img": image, "img_shape": image.shape[:2]}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.change})"
 
 
-class OnPicture(OnImage):
-    """A change that PIL makes, of whole numbers only."""
+class PictureTransform(ImageTransform):
+    """Transform of PIL images, of uint8 only."""
 
-    def changed(self, image: np.ndarray) -> np.ndarray:
-        """Return the image changed: (rows, columns, channels)."""
+    def apply(self, image: np.ndarray) -> np.ndarray:
+        """Return the image apply: (rows, columns, channels)."""
         if image.dtype != np.uint8:
             name = type(self).__name__
             raise InputError(f"{name} cannot take an image of {image.dtype}: put it before what mixes or erases pixels")
         return np.array(self.change(Image.fromarray(image)))
 
 
-class OnTensor(OnImage):
-    """A change that torch makes, of floating pixels; fast-reid makes it after ToTensor."""
+class TensorTransform(ImageTransform):
+    """Transform of tensors with floating pixels; in fast-reid it stands after ToTensor."""
 
-    def changed(self, image: np.ndarray) -> np.ndarray:
-        """Return the image changed: (rows, columns, channels)."""
-        return np.ascontiguousarray(self.change(_tensor(image)).numpy().transpose(1, 2, 0))
+    def apply(self, image: np.ndarray) -> np.ndarray:
+        """Return the image apply: (rows, columns, channels)."""
+        return np.ascontiguousarray(self.change(_to_tensor(image)).numpy().transpose(1, 2, 0))
 
 
-def _image(results: Results, transform: str) -> np.ndarray:
+def _get_image(results: Results, transform: str) -> np.ndarray:
     image = results.get("img")
     if isinstance(image, np.ndarray) and image.ndim == 3:
         return image
@@ -101,12 +101,12 @@ def _image(results: Results, transform: str) -> np.ndarray:
     raise InputError(f"{transform}: results['img'] is {what}; it should be (rows, columns, channels)")
 
 
-def _tensor(image: np.ndarray) -> Tensor:
+def _to_tensor(image: np.ndarray) -> Tensor:
     """Return the pixels as fast-reid's ToTensor does, from 0 to 255: (3, H, W)."""
     return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))).float()
 
 
-def _size(name: str, size: Sequence[int]) -> list[int]:
+def _check_size(name: str, size: Sequence[int]) -> list[int]:
     if not isinstance(size, Sequence) or len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
         raise InputError(f"{name}: size={size!r} should be the height and the width in pixels")
     return list(size)
@@ -114,7 +114,7 @@ def _size(name: str, size: Sequence[int]) -> list[int]:
 
 @TRANSFORMS.register_module()
 @checked()
-class Resize(OnPicture):
+class Resize(PictureTransform):
     """Brings images to one size.
 
     Args:
@@ -122,16 +122,16 @@ class Resize(OnPicture):
         interpolation: `bicubic` as fast-reid does, `bilinear`, or another of PIL's.
     """
 
-    def __init__(self, size: Any, interpolation: str = "bicubic"):  # `_size` says what is wanted of it
+    def __init__(self, size: Any, interpolation: str = "bicubic"):  # `_check_size` says what it should be
         known = [mode.value for mode in InterpolationMode]
         if interpolation not in known:
             raise unknown("Resize: interpolation", interpolation, known)
-        super().__init__(transforms.Resize(_size("Resize", size), InterpolationMode(interpolation)))
+        super().__init__(transforms.Resize(_check_size("Resize", size), InterpolationMode(interpolation)))
 
 
 @TRANSFORMS.register_module()
 @checked()
-class HorizontalFlip(OnPicture):
+class HorizontalFlip(PictureTransform):
     """Mirrors some images.
 
     Args:
@@ -144,8 +144,8 @@ class HorizontalFlip(OnPicture):
 
 @TRANSFORMS.register_module()
 @checked()
-class PadCrop(OnPicture):
-    """Widens an image on all sides and cuts its own size out of that, anywhere.
+class PadCrop(PictureTransform):
+    """Pads an image on all sides and crops its size at random.
 
     Args:
         padding: pixels on each side.
@@ -171,7 +171,7 @@ class PadCrop(OnPicture):
 
 @TRANSFORMS.register_module()
 @checked()
-class RandomErasing(OnTensor):
+class RandomErasing(TensorTransform):
     """Fills a rectangle of some images with one color.
 
     Args:
@@ -198,11 +198,11 @@ class RandomErasing(OnTensor):
         super().__init__(transforms.RandomErasing(prob, tuple(scale), tuple(ratio), color))
 
 
-def _augmentation(kind: type[Augmentation]) -> type[OnTensor]:
-    """Return an augmentation of ours as a transform, with its name, arguments and documentation."""
+def _as_transform(kind: type[Augmentation]) -> type[TensorTransform]:
+    """Return an `Augmentation` as a transform with its name, arguments and documentation."""
 
     @checked(kind)
-    class Transform(OnTensor):
+    class Transform(TensorTransform):
         def __init__(self, **options: Any):
             super().__init__(kind(**options))
 
@@ -211,16 +211,16 @@ def _augmentation(kind: type[Augmentation]) -> type[OnTensor]:
     return Transform
 
 
-PLRM = TRANSFORMS.register_module(module=_augmentation(augmentations.PLRM))
-RandomRotation = TRANSFORMS.register_module(module=_augmentation(augmentations.RandomRotation))
-PatchShuffle = TRANSFORMS.register_module(module=_augmentation(augmentations.PatchShuffle))
-AugmentationPool = TRANSFORMS.register_module(module=_augmentation(pool.AugmentationPool))
+PLRM = TRANSFORMS.register_module(module=_as_transform(augmentations.PLRM))
+RandomRotation = TRANSFORMS.register_module(module=_as_transform(augmentations.RandomRotation))
+PatchShuffle = TRANSFORMS.register_module(module=_as_transform(augmentations.PatchShuffle))
+AugmentationPool = TRANSFORMS.register_module(module=_as_transform(pool.AugmentationPool))
 
 
 @TRANSFORMS.register_module()
 @checked()
 class Tokenize:
-    """Makes tokens, (length,), of one of the `captions`: drawn, cleaned, and changed at random.
+    """Makes tokens, (length,), of one of the `captions`: drawn, cleaned, and apply at random.
 
     Args:
         length: tokens of a caption; what is longer is cut.
@@ -256,7 +256,7 @@ class Pack:
 
     def __call__(self, results: Results) -> Results:
         """Return what a loader collates."""
-        return {"inputs": _tensor(_image(results, "Pack")), "data_samples": build_sample(results)}
+        return {"inputs": _to_tensor(_get_image(results, "Pack")), "data_samples": build_sample(results)}
 
     def __repr__(self) -> str:
         return "Pack()"

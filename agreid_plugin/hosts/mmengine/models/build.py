@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 from mmengine.registry import DefaultScope, Registry
 from torch import nn
 
-from agreid_plugin.data.attributes import AttributeSchema, choose, schema_from_rows
-from agreid_plugin.data.datasets import dataset_name, load
-from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.errors import InputError, error_context, unknown
 from agreid_plugin.host import INSTALL, installed
 from agreid_plugin.hosts.mmengine.config.arguments import require_arguments
-from agreid_plugin.hosts.mmengine.data.agsynth import make_once
 from agreid_plugin.hosts.mmengine.models.losses import FEATURES, INPUTS, LOGITS, OF_PARTS
 from agreid_plugin.hosts.mmengine.registry import MODELS, SCOPE
 from agreid_plugin.losses import OnFeatures, OnLogits
@@ -95,34 +91,3 @@ def _objective(where: str, config: Config) -> nn.Module:
     if on not in ON:
         raise InputError(f"{where}: on={on!r} should say what {config['type']} is computed on: {' or '.join(ON)}")
     return ON[on](loss)
-
-
-def schema_of(attributes: Sequence[Any] | Config | None) -> AttributeSchema | None:
-    """Return the attributes that a model learns, None without any.
-
-    Args:
-        attributes: rows `[name, [value, ...]]`, or `dict(dataset=, data_root=, names=[], options={}, agsynth=None)`
-            for those of a dataset, all of them without names; see `ReIDDataset` for the other entries.
-    """
-    if attributes is None:
-        return None
-    with error_context("attributes"):
-        if isinstance(attributes, Mapping):
-            require_arguments("attributes", _of_dataset, attributes)
-            return _of_dataset(**attributes)
-        return schema_from_rows(attributes)
-
-
-def _of_dataset(
-    dataset: str,
-    data_root: str | None = None,
-    names: Sequence[str] = (),
-    options: Config | None = None,
-    agsynth: Config | None = None,
-) -> AttributeSchema:
-    root = data_root or default_root()
-    make_once(root, [dataset_name(dataset)], agsynth)  # a model may be built before its dataset is
-    schema = load(dataset, root, **(options or {})).schema
-    if not schema:
-        raise InputError(f"{dataset} in {root} has none: is its attribute file there?")
-    return choose(schema, names)

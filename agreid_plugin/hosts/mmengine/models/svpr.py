@@ -7,9 +7,10 @@ from typing import Any
 
 from agreid_plugin.errors import error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.data.attributes import get_schema
 from agreid_plugin.hosts.mmengine.models.backbones import build_towers
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
-from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives, head_maker, schema_of
+from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives, head_maker
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import svpr
 
@@ -22,7 +23,7 @@ class SVPR(ReIDModel):
     Args:
         num_ids: identities in the training set.
         clip: arguments of the towers; see `build_towers`.
-        attributes: what is learned of attributes, None for nothing; see `schema_of`.
+        attributes: what is learned of attributes, None for nothing; see `get_schema`.
         head: of identities and of views, `BNNeck` without one; width and classes are filled in.
         objectives: name -> loss of a head of identities; the method's own without any.
         cache_text: compute a sentence once at test time, not with every batch.
@@ -44,7 +45,7 @@ class SVPR(ReIDModel):
         **options: Any,
     ):
         with error_context("SVPR"):
-            towers, schema = build_towers(clip), schema_of(attributes)
+            towers, schema = build_towers(clip), get_schema(attributes)
             further = {"make_head": head_maker(head), "objectives": build_objectives(objectives)}
             method = svpr.SVPR(towers.image, towers.text, require_int("num_ids", num_ids), schema, **further, **options)
         method.cache_text = cache_text

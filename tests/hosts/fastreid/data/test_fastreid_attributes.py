@@ -14,7 +14,7 @@ from agreid_plugin.data.attributes import CP2108_APPEARANCE, QUT_GROUPS
 from agreid_plugin.data.datasets import load
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.hosts.fastreid.data.attributes import schema_of, with_schema
+from agreid_plugin.hosts.fastreid.data.attributes import get_schema, with_schema
 from agreid_plugin.hosts.fastreid.data.datasets import host_name
 from agreid_plugin.hosts.fastreid.data.loaders import build_train_loader
 from agreid_plugin.types import UNKNOWN
@@ -53,11 +53,11 @@ def forget(synth, pid: int) -> None:
 
 
 def test_the_schema_is_the_training_sets(config):
-    assert schema_of(config(["AG_ReID_v2"])).groups == QUT_GROUPS
-    assert len(schema_of(config(["CP2108"]))) == 22
-    assert schema_of(config(["CARGO"])) is None
-    assert schema_of(config(["CARGO", "CP2108"])).names == schema_of(config(["CP2108"])).names
-    both = schema_of(config(["CP2108", "AG_ReID_v2"]))
+    assert get_schema(config(["AG_ReID_v2"])).groups == QUT_GROUPS
+    assert len(get_schema(config(["CP2108"]))) == 22
+    assert get_schema(config(["CARGO"])) is None
+    assert get_schema(config(["CARGO", "CP2108"])).names == get_schema(config(["CP2108"])).names
+    both = get_schema(config(["CP2108", "AG_ReID_v2"]))
     assert len(both) == 22 + 15
 
 
@@ -71,7 +71,7 @@ def test_the_schema_is_the_training_sets(config):
 )
 def test_the_configuration_chooses_attributes_and_their_order(config, asked, names):
     cfg = config(["CP2108"], "DATASETS.ATTRIBUTES", asked)
-    assert schema_of(cfg).names == names
+    assert get_schema(cfg).names == names
     assert build_train_loader(cfg).dataset.schema.names == names
 
 
@@ -86,7 +86,7 @@ def test_the_configuration_chooses_attributes_and_their_order(config, asked, nam
 )
 def test_attributes_that_do_not_exist_are_named(config, names, asked, words):
     with pytest.raises(InputError) as error:
-        schema_of(config(names, "DATASETS.ATTRIBUTES", asked))
+        get_schema(config(names, "DATASETS.ATTRIBUTES", asked))
     assert str(error.value).startswith(words)
 
 
@@ -99,8 +99,8 @@ def test_a_run_keeps_its_schema_and_needs_no_training_set_later(config, tmp_path
     kept = tmp_path / "config.yaml"
     kept.write_text(resolved.dump())
     again = load_config(kept, ["DATASETS.ROOT", str(tmp_path / "nowhere")])
-    assert schema_of(again).groups == schema_of(cfg).groups
-    assert schema_of(again).groups["Holding Phone"] == ("No", "Yes", "Unknown")  # text, though YAML has booleans
+    assert get_schema(again).groups == get_schema(cfg).groups
+    assert get_schema(again).groups["Holding Phone"] == ("No", "Yes", "Unknown")  # text, though YAML has booleans
     assert with_schema(again).MODEL.SVPR.ATTRIBUTES == resolved.MODEL.SVPR.ATTRIBUTES
 
 
@@ -109,7 +109,7 @@ def test_a_run_without_attributes_keeps_that_too(config, tmp_path):
     assert resolved.MODEL.SVPR.ATTRIBUTES == ["none"]
     assert "attributes" not in next(iter(build_train_loader(resolved)))
     resolved.DATASETS.ROOT = str(tmp_path / "nowhere")
-    assert schema_of(resolved) is None
+    assert get_schema(resolved) is None
     forgetful = config(["CP2108"], "MODEL.SVPR.ATTRIBUTES", ["none"])
     assert "attributes" not in next(iter(build_train_loader(forgetful)))
 
@@ -200,16 +200,16 @@ def test_a_test_identity_that_the_file_lacks_is_nobodys_business(config, synth):
 )
 def test_a_schema_that_is_none(config, rows, words):
     with pytest.raises(InputError) as error:
-        schema_of(config(["CP2108"], "MODEL.SVPR.ATTRIBUTES", rows))
+        get_schema(config(["CP2108"], "MODEL.SVPR.ATTRIBUTES", rows))
     assert str(error.value).startswith(words)
 
 
 def test_a_schema_that_contradicts(config):
     cfg = config(["AG_ReID_v2"], "MODEL.SVPR.ATTRIBUTES", ROWS, "DATASETS.ATTRIBUTES", ["bag"])
     with pytest.raises(InputError, match=r"asks for bag, but MODEL.SVPR.ATTRIBUTES of this run has gender, bag"):
-        schema_of(cfg)
+        get_schema(cfg)
     cfg.DATASETS.ATTRIBUTES = ["gender", "bag"]
-    assert schema_of(cfg).sizes == (2, 2)
+    assert get_schema(cfg).sizes == (2, 2)
 
 
 def test_training_images_with_values_that_the_model_lacks(config):
@@ -226,9 +226,9 @@ def test_two_sets_that_disagree(config, synth):
     rewrite_json(synth / "CP2108/attr_translation_idx.json", lambda values: values.update(gender={"male": 0}))
     cfg = config(["CP2108", "AG_ReID_v2"])
     with pytest.raises(InputError, match="the training sets give the attribute 'gender' different values"):
-        schema_of(cfg)
+        get_schema(cfg)
     cfg.DATASETS.ATTRIBUTES = ["Pose", "bag"]
-    assert schema_of(cfg).names == ("Pose", "bag")
+    assert get_schema(cfg).names == ("Pose", "bag")
 
 
 def test_a_bad_value_is_one_line_of_the_command(fastreid_command, config_file, synth, tmp_path):
@@ -243,4 +243,4 @@ def test_a_bad_value_is_one_line_of_the_command(fastreid_command, config_file, s
 def test_a_schema_in_yaml_by_hand(tmp_path):
     mine = tmp_path / "mine.yml"
     mine.write_text(yaml.safe_dump({"MODEL": {"SVPR": {"ATTRIBUTES": ROWS}}}))
-    assert schema_of(load_config(mine)).groups == {"gender": ("male", "female"), "bag": ("nothing", "backpack")}
+    assert get_schema(load_config(mine)).groups == {"gender": ("male", "female"), "bag": ("nothing", "backpack")}

@@ -14,9 +14,9 @@ from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data.predictions import (
     Prediction,
-    accuracy,
-    accuracy_table,
     check_predictions_file,
+    compute_accuracy,
+    format_accuracy,
     predict,
     write_predictions,
 )
@@ -109,9 +109,9 @@ def test_accuracy_by_hand():
         Record("3.jpg", 2, attributes={"hair": "long", "hat": "unknown"}),
     ]
     rows = [Prediction(f"{n}.jpg", name, "long", 0.9) for n in (1, 2, 3) for name in ("hair", "bag", "hat")]
-    numbers = accuracy(rows, records)
+    numbers = compute_accuracy(rows, records)
     assert numbers == {"hair": (pytest.approx(200 / 3), 3), "bag": (0.0, 1)}
-    lines = accuracy_table(numbers).splitlines()
+    lines = format_accuracy(numbers).splitlines()
     assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == ["hair", "66.67", "3"]
     assert [cell.strip() for cell in lines[-1].split("|")[1:-1]] == ["mean", "33.33", ""]
-    assert accuracy_table({}).count("\n") == 1
+    assert format_accuracy({}).count("\n") == 1

@@ -15,7 +15,7 @@ from torch.optim import SGD
 from agreid_plugin.data.attributes import AttributeSchema, schema_to_rows
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.loading import resolve_model, without_pretrained
-from agreid_plugin.hosts.mmengine.models.build import schema_of
+from agreid_plugin.hosts.mmengine.data.attributes import get_schema
 from agreid_plugin.nn.clip_build import build_clip
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.synth import make_agsynth
@@ -320,19 +320,19 @@ def test_clip_is_loaded_and_frozen(clip_file):
 
 
 def test_attributes_are_rows_or_those_of_a_dataset(four_people):
-    assert schema_to_rows(schema_of(ROWS)) == ROWS
-    assert schema_of(None) is None
+    assert schema_to_rows(get_schema(ROWS)) == ROWS
+    assert get_schema(None) is None
     of_set = {"dataset": "CP2108", "data_root": str(four_people), "names": ["appearance"]}
-    schema = schema_of(of_set)
+    schema = get_schema(of_set)
     assert isinstance(schema, AttributeSchema)
     assert len(schema) == 12
     with pytest.raises(InputError, match=r"attributes: CARGO in .* has none"):
-        schema_of({"dataset": "CARGO", "data_root": str(four_people)})
+        get_schema({"dataset": "CARGO", "data_root": str(four_people)})
 
 
 def test_attributes_of_a_dataset_that_is_yet_to_be_made(tmp_path):
     made = {"ids": 4, "images_per_id": 4, "size": (32, 16)}
-    schema = schema_of({"dataset": "CP2108", "data_root": str(tmp_path), "names": ["appearance"], "agsynth": made})
+    schema = get_schema({"dataset": "CP2108", "data_root": str(tmp_path), "names": ["appearance"], "agsynth": made})
     assert len(schema) == 12
 
 
@@ -340,7 +340,7 @@ def test_what_files_tell_is_written_into_a_configuration(four_people, clip_file)
     of_set = {"dataset": "CP2108", "data_root": str(four_people), "names": ["appearance"]}
     model = {**CONFIGS["SVPR"], "clip": {**CLIP, "pretrained": clip_file, "quick_gelu": "yes"}, "attributes": of_set}
     known = resolve_model(model)
-    assert known["attributes"] == schema_to_rows(schema_of(of_set))
+    assert known["attributes"] == schema_to_rows(get_schema(of_set))
     assert known["clip"] == {**CLIP, "pretrained": clip_file, "quick_gelu": "yes"}
     assert resolve_model(CONFIGS["SVPR"])["clip"]["quick_gelu"] == "no"
     bare = without_pretrained(model)
