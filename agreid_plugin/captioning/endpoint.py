@@ -95,7 +95,7 @@ class CancelledError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model said, and whether it had to stop before the end."""
+    """A model's answer, and whether it was cut off."""
 
     text: str
     cut: bool = False
@@ -222,8 +222,8 @@ class Endpoint:
 
     def _reason(self, error: HTTPError) -> str:
         """Return why a request failed if another try may help, else raise what ends the asking."""
-        code, said = error.code, _read_error(error)
-        reason = f"HTTP {code}{f': {said}' if said else ''}"
+        code, details = error.code, _read_error(error)
+        reason = f"HTTP {code}{f': {details}' if details else ''}"
         if code in (408, 409, 425, 429) or code >= 500:
             return reason
         if code in _ABOUT_THIS_IMAGE:
@@ -252,13 +252,13 @@ def _read_answer(content: bytes) -> Answer:
     text = content.decode("utf-8", "replace")
     try:
         choice = json.loads(text)["choices"][0]
-        said = choice["message"].get("content") or ""
-        if not isinstance(said, str):  # some servers give a list of parts
-            said = "".join(part.get("text", "") for part in said)
+        answer = choice["message"].get("content") or ""
+        if not isinstance(answer, str):  # some servers give a list of parts
+            answer = "".join(part.get("text", "") for part in answer)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         shown = " ".join(text.split())[:MAX_SHOWN]
         raise _MalformedAnswerError(f"not the JSON of a chat completion: {shown or 'nothing'}") from None
-    return Answer(said, cut=choice.get("finish_reason") == "length")
+    return Answer(answer, cut=choice.get("finish_reason") == "length")
 
 
 def _read_error(error: HTTPError) -> str:

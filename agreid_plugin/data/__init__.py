@@ -1,1 +1,1 @@
-"""Datasets, protocols, samplers, augmentations and AG-Synth."""
+"""Datasets, protocols, samplers, augmentations, attributes and captions."""

@@ -15,7 +15,7 @@ FEWEST, MOST = 20, 45
 
 _NEEDED = {"upper": 20, "lower": 14, "shoes": 6, "hair": 8, "hat": 8, "bag": 12, "umbrella": 12, "phone": 2}
 _NEEDED_DETAIL = 5  # pixels of a pattern, of glasses, of a beard
-_NEEDED_BODY = 150  # pixels of a person before its sex, age and figure can be told
+_NEEDED_BODY = 150  # pixels of a person before its sex, age and figure can be seen
 
 _NOUNS = {
     "sneakers": ("{} sneakers", "{} sports shoes", "{} trainers"),
@@ -168,9 +168,9 @@ def _list_carried(speaker: _Speaker) -> list[str]:
 
 
 def _clauses(speaker: _Speaker, walking: bool) -> list[_Clause]:
-    """List what can be said, most telling first."""
+    """Return the clauses about a person, the most distinctive first."""
     moves = ("walking", "walking along", "taking a step") if walking else ("standing", "standing still")
-    said = (
+    phrases = (
         (
             _worn(speaker),
             ("is wearing {}", "wears {}", "is dressed in {}", "has on {}"),
@@ -179,7 +179,7 @@ def _clauses(speaker: _Speaker, walking: bool) -> list[_Clause]:
         (_list_carried(speaker), ("is carrying {}", "carries {}", "can be seen with {}"), ("carrying {}", "with {}")),
         (_looks(speaker), ("has {}", "shows {}"), ("with {}",)),
     )
-    clauses = [_Clause(_join(items), finite, fronted) for items, finite, fronted in said if items]
+    clauses = [_Clause(_join(items), finite, fronted) for items, finite, fronted in phrases if items]
     if not clauses or speaker.chance(0.4):
         clauses.append(_Clause("", tuple(f"is {move}" for move in moves), moves[:2]))
     return clauses

@@ -51,7 +51,7 @@ class Shot:
 
 
 def draw_shot(rng: np.random.Generator, camera: Camera, night: bool) -> Shot:
-    """Draw a picture by `camera` of whoever comes by."""
+    """Draw the random numbers of a picture by `camera`."""
     view = draw_viewpoint(rng, camera)
     light = draw_light(rng, night, indoor=camera.wall == "hall")
     return Shot(

@@ -1,4 +1,4 @@
-"""Random numbers that follow from a place in a run, and files that are there in full or not at all."""
+"""Random numbers that follow from a place in a run, and atomic file writes."""
 
 import itertools
 import pickle
