@@ -128,7 +128,7 @@ class MultiProtocolEvaluator(DatasetEvaluator):
         if not comm.is_main_process():
             return OrderedDict()
         unreadable = {path for *_, paths in parts for path in paths}
-        tell_bad_images(self._cfg.OUTPUT_DIR, unreadable, f"{self.test_set.dataset.name} test", _logger)
+        log_bad_images(self._cfg.OUTPUT_DIR, unreadable, f"{self.test_set.dataset.name} test", _logger)
         self.evaluation = found = evaluate_parts(
             parts,
             self.test_set,

@@ -119,7 +119,7 @@ class MultiProtocolMetric(BaseMetric):
         """List the images of the last pass that could not be read in a run's folder, if there were any."""
         if self.evaluation is not None:
             test = f"{self.test_set.dataset.name} test"
-            tell_bad_images(folder, self.evaluation.unreadable, test, MMLogger.get_current_instance())
+            log_bad_images(folder, self.evaluation.unreadable, test, MMLogger.get_current_instance())
 
     def compute_metrics(self, results: Sequence[Part]) -> dict[str, float]:
         """Return the numbers from what the processes have collected; images may come more than once."""
