@@ -10,7 +10,7 @@ from fastreid.utils.events import EventStorage
 from mmengine.registry import PARAM_SCHEDULERS
 from small_mmengine_config import write_config
 
-from agreid_plugin.engine.warmup import fit_warmup
+from agreid_plugin.engine.optimization import fit_warmup
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.engine import solver
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer

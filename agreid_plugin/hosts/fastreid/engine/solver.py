@@ -17,8 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from agreid_plugin.engine.checkpoints import another_schedule, of_another
-from agreid_plugin.engine.parameter_names import is_below
-from agreid_plugin.engine.warmup import fit_warmup, shortening
+from agreid_plugin.engine.optimization import fit_warmup, is_below, shortening
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 

@@ -20,8 +20,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import clip_grad_norm_
 
 from agreid_plugin.engine.checkpoints import another_schedule
-from agreid_plugin.engine.parameter_names import is_below
-from agreid_plugin.engine.warmup import fit_warmup, shortening
+from agreid_plugin.engine.optimization import fit_warmup, is_below, shortening
 from agreid_plugin.errors import InputError, require_int, require_within, unknown
 from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, PARAM_SCHEDULERS
 

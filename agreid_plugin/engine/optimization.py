@@ -1,4 +1,4 @@
-"""Warm-up of the learning rate in runs that are shorter than it."""
+"""Warm-up of the learning rate in runs that are shorter than it, and names of parameters by module."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def shortening(warmup: int, fitted: int, iterations: int) -> str:
     if fitted == warmup:
         return ""
     return f"a warm-up of {warmup} iterations does not fit into the run's {iterations}: shortened to {fitted}"
+
+
+def is_below(name: str, module: str) -> bool:
+    """Return whether a parameter is a module's, or of a module within it, by their names."""
+    return name == module or name.startswith(f"{module}.")
