@@ -15,7 +15,7 @@ from agreid_plugin.errors import Finding
 from agreid_plugin.host import HOSTS, INSTALL, installed, load_host
 
 if TYPE_CHECKING:
-    from agreid_plugin.engine.smoke import Trained
+    from agreid_plugin.engine.smoke import SmokeResult
 
 MIN_GIGABYTES = {"output": 5.0, "temporary files": 1.0, "shared memory of data workers": 0.5}
 """Free space below which a run may end for want of it."""
@@ -90,7 +90,7 @@ def _space(use: str, place: Path) -> Finding:
     return Finding(True, f"{text}: less than {MIN_GIGABYTES[use]:g} GB, a run may end for want of space", warns=True)
 
 
-def train_briefly(trainings: dict[str, Callable[[Path, Path], Trained]]) -> list[Finding]:
+def train_briefly(trainings: dict[str, Callable[[Path, Path], SmokeResult]]) -> list[Finding]:
     """Train a tiny ViSA on a few pictures of AG-Synth in each host.
 
     Args:

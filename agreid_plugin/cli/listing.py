@@ -62,9 +62,9 @@ def _list(args: argparse.Namespace) -> None:
 def _known(host: str | None) -> tuple[dict[str, list[Entry]], dict[str, str]]:
     """Return kind -> entries, and the sentences of configuration keys."""
     if host is None:
-        from agreid_plugin.engine.catalog import without_a_host
+        from agreid_plugin.engine.catalog import list_host_free
 
-        return without_a_host(), {}
+        return list_host_free(), {}
     catalog = load_host(host, "commands.catalog")
     return catalog.components(), catalog.keys() if host == "fastreid" else {}
 

@@ -64,13 +64,13 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _compare_with_paper(args: argparse.Namespace) -> None:
-    from agreid_plugin.engine.run_comparison import paper_for
+    from agreid_plugin.engine.run_comparison import find_paper
     from agreid_plugin.evaluation.papers import compare_with_paper
     from agreid_plugin.evaluation.results import find_run_card
 
     (path,) = args.runs
     entries, card = _load_entries(path, args.protocol), find_run_card(path)
-    print(compare_with_paper(paper_for(card, args.paper), list(entries.values()), card))
+    print(compare_with_paper(find_paper(card, args.paper), list(entries.values()), card))
 
 
 def _as_text(args: argparse.Namespace, runs: Mapping[str, Results]) -> str:
@@ -139,11 +139,11 @@ def _find_shared(runs: Mapping[str, Results]) -> list[str]:
 
 def _differences(runs: Mapping[str, Results]) -> list[Difference] | None:
     """Return what the cards of two runs differ in; None if one of them has none."""
-    from agreid_plugin.engine.run_comparison import differences
+    from agreid_plugin.engine.run_comparison import find_differences
     from agreid_plugin.evaluation.results import find_run_card
 
     a, b = map(find_run_card, runs)
-    return None if a is None or b is None else differences(a, b)
+    return None if a is None or b is None else find_differences(a, b)
 
 
 def _differences_text(runs: Mapping[str, Results]) -> list[str]:

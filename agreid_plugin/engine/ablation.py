@@ -19,7 +19,7 @@ from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.files import read_json
 from agreid_plugin.data.protocols import protocol
 from agreid_plugin.engine.ablation_table import write_picture, write_tables
-from agreid_plugin.engine.checkpoints import marked
+from agreid_plugin.engine.checkpoints import find_marked
 from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation import NUMBERS, Metrics, load_results
@@ -255,7 +255,7 @@ def _make(run: Run, protocols: Sequence[str]) -> None:
         _call(run, "train", "--output", run.folder, *([] if is_new else ["--resume"]))
     run.keep(finished=True, seconds=record.get("seconds"))
     names = ("--protocols", *(name.partition("/")[2] for name in protocols)) if protocols else ()
-    _call(run, "eval", "--weights", marked(run.folder), "--output", run.folder / EVALUATION, *names)
+    _call(run, "eval", "--weights", find_marked(run.folder), "--output", run.folder / EVALUATION, *names)
     run.keep(finished=True, seconds=time.monotonic() - start if is_new else record.get("seconds"))
 
 

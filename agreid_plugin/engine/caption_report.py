@@ -14,7 +14,7 @@ Translations = dict[tuple[str, str], str]
 """(image, caption) -> its back-translation."""
 
 
-def told_translations(datasets: Iterable[Dataset], setting: str, logger: Logger) -> Translations:
+def log_translations(datasets: Iterable[Dataset], setting: str, logger: Logger) -> Translations:
     """Return the back-translations of training captions, and say how many there are.
 
     Args:

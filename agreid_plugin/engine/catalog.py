@@ -25,7 +25,7 @@ class Entry:
     doc: str
 
 
-def owner_of(entry: object) -> str:
+def get_owner(entry: object) -> str:
     """Return the package that an object comes from: the top of its module's name."""
     package = (getattr(entry, "__module__", None) or type(entry).__module__).partition(".")[0]
     return HOSTS.get(package, package)
@@ -43,18 +43,18 @@ def first_sentence(entry: object) -> str:
     return SENTENCE_END.split(" ".join(lines), maxsplit=1)[0]
 
 
-def entries_of(named: Mapping[str, object]) -> list[Entry]:
+def list_entries(named: Mapping[str, object]) -> list[Entry]:
     """Return the entries of objects by name, sorted."""
-    found = [Entry(name, owner_of(entry), first_sentence(entry)) for name, entry in named.items()]
+    found = [Entry(name, get_owner(entry), first_sentence(entry)) for name, entry in named.items()]
     return sorted(found, key=lambda entry: entry.name.lower())
 
 
-def without_a_host() -> dict[str, list[Entry]]:
+def list_host_free() -> dict[str, list[Entry]]:
     """Return kind -> components of this package that need no host."""
     return {
-        "losses": entries_of(_classes(losses)),
-        "transforms": entries_of(_classes(transforms)),
-        "datasets": entries_of(DATASETS),
+        "losses": list_entries(_classes(losses)),
+        "transforms": list_entries(_classes(transforms)),
+        "datasets": list_entries(DATASETS),
     }
 
 

@@ -31,7 +31,7 @@ def write_checkpoint(path: Path, content: dict[str, Any], mark: bool = True) -> 
     Returns:
         False where the disk would not take it: that is told, and whatever was there is as it was.
     """
-    with surviving_the_disk(path, "the checkpoints before it are as they were") as written:
+    with tolerate_full_disk(path, "the checkpoints before it are as they were") as written:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as draft, draft.open("wb") as file:
             torch.save(content, file)
@@ -53,7 +53,7 @@ def require_folder(folder: Path) -> None:
 
 
 @contextmanager
-def surviving_the_disk(path: Path, more: str = "") -> Iterator[list[Path]]:
+def tolerate_full_disk(path: Path, more: str = "") -> Iterator[list[Path]]:
     """Tell of a file that the disk would not take, and go on; a list is given to note in that it was written."""
     try:
         yield []
@@ -76,32 +76,32 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def sparing(path: Path, *calls: Callable[..., Any]) -> list[Callable[..., None]]:
+def make_tolerant(path: Path, *calls: Callable[..., Any]) -> list[Callable[..., None]]:
     """Return calls that write a file in such a way that a full disk costs what it was to hold, told once."""
     told: list[Path] = []
 
-    def spared(native: Callable[..., Any]) -> Callable[..., None]:
+    def tolerant(native: Callable[..., Any]) -> Callable[..., None]:
         def call(*args: Any, **kwargs: Any) -> None:
             try:
                 native(*args, **kwargs)
             except OSError:
                 if not told:
                     told.append(path)
-                    with surviving_the_disk(path):
+                    with tolerate_full_disk(path):
                         raise
 
         return call
 
-    return [spared(native) for native in calls]
+    return [tolerant(native) for native in calls]
 
 
-def spare_tensorboard(writer: SummaryWriter) -> None:
+def make_tensorboard_tolerant(writer: SummaryWriter) -> None:
     """Have a full disk not end the thread that writes TensorBoard's file, and with it the run."""
     file = writer.file_writer.event_writer._general_file_writer
-    file.write, file.flush = sparing(Path(os.fsdecode(file.filename)), file.write, file.flush)
+    file.write, file.flush = make_tolerant(Path(os.fsdecode(file.filename)), file.write, file.flush)
 
 
-def of_another(name: str, why: str) -> InputError:
+def mismatch_error(name: str, why: str) -> InputError:
     """Return the error for a checkpoint to resume from that does not fit the run's model, optimizer or schedule."""
     return InputError(
         f"the checkpoint to resume from is of another {name} ({why}): continue with the configuration that the run "
@@ -109,7 +109,7 @@ def of_another(name: str, why: str) -> InputError:
     )
 
 
-def another_schedule(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+def describe_schedule_change(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     """Say in what a run's schedule departs from that of the checkpoint it goes on from; nothing if they are the same.
 
     Args:
@@ -125,7 +125,7 @@ def require_filled(optimizer: Optimizer) -> None:
     """Refuse an optimizer that was given the state of one of another kind: torch hardly looks."""
     missing = {key for group in optimizer.param_groups for key in optimizer.defaults.keys() - group.keys()}
     if missing:
-        raise of_another("optimizer", f"it has no {min(missing)}")
+        raise mismatch_error("optimizer", f"it has no {min(missing)}")
 
 
 def require_same_place(places: Sequence[object]) -> None:
@@ -145,7 +145,7 @@ def _disk_error(error: BaseException | None) -> OSError | None:
     return error
 
 
-def remove_leavings(folder: Path) -> None:
+def remove_temp_files(folder: Path) -> None:
     """Remove what a killed run has left of files it was about to write."""
     remove_drafts(folder, rf".*\.(pth|json|npz)|{MARKER}")
 
@@ -156,7 +156,7 @@ def keep_last(numbered: Iterable[Path], number: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def marked(folder: Path) -> Path | None:
+def find_marked(folder: Path) -> Path | None:
     """Return the checkpoint that the run's marker names, also when the folder was moved, and if it is gone, too."""
     try:
         path = folder / (folder / MARKER).read_text(encoding="utf-8").strip()
@@ -182,7 +182,7 @@ def read_newest(
     Raises:
         InputError: there are checkpoints, but none is whole.
     """
-    newest = marked(folder)
+    newest = find_marked(folder)
     others = sorted(path for path in folder.glob("*") if names.fullmatch(path.name) and path != newest)
     faults: dict[str, str] = {}
     content = _read_whole(newest, read, faults) if newest else None

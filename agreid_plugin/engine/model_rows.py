@@ -15,7 +15,7 @@ Row = tuple[str, str]
 
 
 @contextmanager
-def counting() -> Iterator[FlopCounterMode]:
+def count_operations() -> Iterator[FlopCounterMode]:
     """Count the operations within, two a multiply-add, attention among them.
 
     Of attention that torch computes in one piece, its products or all of the layer, nothing is counted on a CPU.
@@ -35,7 +35,7 @@ def gigaflops(counter: FlopCounterMode) -> dict[str, float]:
     return counts | {"total": counter.get_total_flops() / 1e9}
 
 
-def times(pair: Iterable[int]) -> str:
+def format_size(pair: Iterable[int]) -> str:
     """Return a size as people write it: 256x128."""
     return "x".join(map(str, pair))
 

@@ -17,7 +17,7 @@ def fit_warmup(warmup: int, iterations: int, left: int = 0) -> int:
     return warmup if warmup <= iterations - left else max(min(iterations // 2 + 1, iterations - 1), 0)
 
 
-def shortening(warmup: int, fitted: int, iterations: int) -> str:
+def describe_shortening(warmup: int, fitted: int, iterations: int) -> str:
     """Say that a warm-up was shortened; nothing if it was not."""
     if fitted == warmup:
         return ""

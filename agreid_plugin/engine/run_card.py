@@ -21,7 +21,7 @@ from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.data.check import fingerprint
 from agreid_plugin.data.datasets.locations import is_agsynth
 from agreid_plugin.data.files import read_json
-from agreid_plugin.engine.checkpoints import surviving_the_disk
+from agreid_plugin.engine.checkpoints import tolerate_full_disk
 from agreid_plugin.engine.run_costs import Meter
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.results import RUN_CARD_FILE
@@ -74,7 +74,7 @@ class Card:
         self._card = {
             "host": host,
             "task": task,
-            "recipe": recipe_of(config_file),
+            "recipe": trace_recipe(config_file),
             "code": code_version(),
             "versions": versions(),
             "host_fixes": dict(host_fixes),
@@ -84,7 +84,7 @@ class Card:
             "processes": processes,
             "seed": seed,
             **extra,
-            "sessions": [*(_sessions_before(self.path) if resumed else ()), _session()],
+            "sessions": [*(_read_sessions(self.path) if resumed else ()), _session()],
             "config": config,
         }
         self._write()
@@ -100,7 +100,7 @@ class Card:
         session = self._card["sessions"][-1]
         session.update(outcome=outcome, ended=None if outcome == RUNNING else _now())
         session.update(self._meter.figures(self.images))
-        with surviving_the_disk(self.path):
+        with tolerate_full_disk(self.path):
             self._write()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -158,7 +158,7 @@ def evaluation_card(
     return card
 
 
-def seed_of(folder: str | Path) -> int | None:
+def read_seed(folder: str | Path) -> int | None:
     """Return the seed of the run in a folder, None if no card tells."""
     try:
         seed = json.loads((Path(folder) / RUN_CARD_FILE).read_text(encoding="utf-8"))["seed"]
@@ -196,7 +196,7 @@ def code_version(package: Path = Path(__file__).parents[1]) -> dict[str, Any]:
     return found
 
 
-def recipe_of(config_file: str | Path) -> str:
+def trace_recipe(config_file: str | Path) -> str:
     """Return the file a run was configured by: that of the run whose own copy of it was given."""
     if not config_file:
         return ""
@@ -220,7 +220,7 @@ def _session() -> dict[str, Any]:
     }
 
 
-def _sessions_before(path: Path) -> list[dict[str, Any]]:
+def _read_sessions(path: Path) -> list[dict[str, Any]]:
     sessions = read_json(path, dict).get("sessions", []) if path.is_file() else []
     return sessions if isinstance(sessions, list) else []
 

@@ -13,9 +13,9 @@ from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.papers import FILE_NAME, Paper, load_paper
 
 ABSENT = "not recorded"
-OWN_TO_A_RUN = frozenset({"OUTPUT_DIR", "work_dir"})
+RUN_KEYS = frozenset({"OUTPUT_DIR", "work_dir"})
 """Configuration keys that two runs cannot share."""
-TOLD_ELSEWHERE = frozenset({"SEED", "randomness.seed"})
+SEED_KEYS = frozenset({"SEED", "randomness.seed"})
 HINTS = {
     "run": "another host or task: of the configurations only what both hosts know is compared",
     "protocols": "numbers of different protocols do not compare",
@@ -43,7 +43,7 @@ class Difference:
     b: Any
 
 
-def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
+def find_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
     """Return everything that two run cards record differently; see `HINTS` for the groups."""
     facts = [_facts(card, across=a.get("host") != b.get("host")) for card in (a, b)]
     found = []
@@ -59,7 +59,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
 def _facts(card: Mapping[str, Any], across: bool) -> dict[str, dict[str, Any]]:
     """Return what a card records by group and name, as values that can be held against another card's."""
     config = dict(_flat(card["config"]))
-    left_out = OWN_TO_A_RUN | (TOLD_ELSEWHERE if "seed" in card else frozenset())
+    left_out = RUN_KEYS | (SEED_KEYS if "seed" in card else frozenset())
     return {
         "run": {name: card.get(name, ABSENT) for name in ("host", "task")},
         "protocols": dict.fromkeys(card.get("protocols", ()), "yes"),
@@ -93,7 +93,7 @@ def _torch_first(versions: Mapping[str, str]) -> dict[str, str]:
     return {"torch": versions.get("torch", ABSENT), **versions}
 
 
-def paper_for(card: Mapping[str, Any] | None, asked: str = "") -> Paper:
+def find_paper(card: Mapping[str, Any] | None, asked: str = "") -> Paper:
     """Return the paper to set a run's numbers beside.
 
     Args:
@@ -104,9 +104,9 @@ def paper_for(card: Mapping[str, Any] | None, asked: str = "") -> Paper:
         InputError: there is none by that name, or none is known for the run.
     """
     recipe = Path((card or {}).get("recipe") or "")
-    known = papers(recipe)
+    known = list_papers(recipe)
     if asked:
-        return load_paper(_asked(asked, known))
+        return load_paper(_find_named(asked, known))
     beside = recipe.parent / FILE_NAME
     if recipe.name and beside.is_file():
         return load_paper(beside)
@@ -118,14 +118,14 @@ def paper_for(card: Mapping[str, Any] | None, asked: str = "") -> Paper:
     return fitting[0]
 
 
-def papers(recipe: Path = Path()) -> dict[str, Path]:
+def list_papers(recipe: Path = Path()) -> dict[str, Path]:
     """Return the papers' files by project: of the folder `projects` here, of the recipe's, and of this package."""
     folders = [Path("projects"), *([recipe.parent.parent] if recipe.name else []), RECIPES / "projects"]
     found = [path for folder in folders for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     return {path.absolute().parent.name: path for path in reversed(found)}
 
 
-def _asked(asked: str, known: Mapping[str, Path]) -> Path:
+def _find_named(asked: str, known: Mapping[str, Path]) -> Path:
     if Path(asked).suffix in (".yml", ".yaml") or Path(asked).is_dir():
         return Path(asked)
     by_name = {name.lower(): path for name, path in known.items()}

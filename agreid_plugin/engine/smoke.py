@@ -25,7 +25,7 @@ RATE = 1e-3
 
 
 @dataclass(frozen=True)
-class Trained:
+class SmokeResult:
     """The outcome of a short training.
 
     Attributes:
@@ -39,7 +39,7 @@ class Trained:
     seconds: Sequence[float]
 
 
-def judge_training(host: str, train: Callable[[Path, Path], Trained], root: Path) -> Finding:
+def judge_training(host: str, train: Callable[[Path, Path], SmokeResult], root: Path) -> Finding:
     """Train a tiny ViSA in a host and judge whether it learned.
 
     Args:
@@ -57,7 +57,7 @@ def judge_training(host: str, train: Callable[[Path, Path], Trained], root: Path
     return _judge(host, trained)
 
 
-def _judge(host: str, trained: Trained) -> Finding:
+def _judge(host: str, trained: SmokeResult) -> Finding:
     few = max(len(trained.losses) // 4, 1)
     first, last = statistics.fmean(trained.losses[:few]), statistics.fmean(trained.losses[-few:])
     speed = BATCH / statistics.median(trained.seconds)

@@ -14,7 +14,7 @@ from torch import nn
 from agreid_plugin.cli.doctor import disk_space, train_briefly
 from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.datasets.locations import find_datasets
-from agreid_plugin.engine.smoke import Trained
+from agreid_plugin.engine.smoke import SmokeResult
 from agreid_plugin.inference import weights
 
 WEIGHTS = {"a": torch.ones(2, 3), "b": torch.zeros(4)}
@@ -146,7 +146,7 @@ def test_a_training_that_fails_or_learns_nothing_is_a_finding():
 
     def stalls(root, output):
         assert (root / "CARGO").is_dir()
-        return Trained([2.0, 2.1, 2.0, 2.1], 5, [0.1])
+        return SmokeResult([2.0, 2.1, 2.0, 2.1], 5, [0.1])
 
     broken, still = train_briefly({"one": fails, "other": stalls})
     assert broken.text == "one cannot train a tiny ViSA on AG-Synth: RuntimeError: no such kernel"

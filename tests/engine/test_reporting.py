@@ -9,7 +9,7 @@ import pytest
 from mmengine.logging.logger import FilterDuplicateWarning
 
 from agreid_plugin.data.datasets import load
-from agreid_plugin.engine.checkpoints import surviving_the_disk
+from agreid_plugin.engine.checkpoints import tolerate_full_disk
 from agreid_plugin.engine.report import report, save_thresholds, speak_through
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
@@ -104,7 +104,7 @@ def test_warnings_of_one_pattern_are_all_told_by_mmengine(host):
 def test_the_host_tells_of_a_full_disk(host, tmp_path):
     logger, records = host
     speak_through(logger)
-    with surviving_the_disk(tmp_path / "x.pth"):
+    with tolerate_full_disk(tmp_path / "x.pth"):
         raise OSError(ENOSPC, "No space left on device")
     (told,) = records
     assert told.getMessage().startswith(f"{tmp_path / 'x.pth'} was not written: No space left on device")

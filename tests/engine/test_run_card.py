@@ -14,7 +14,7 @@ from agreid_plugin.engine.run_card import (
     Card,
     code_version,
     devices,
-    recipe_of,
+    trace_recipe,
     versions,
     weight_files,
 )
@@ -156,9 +156,9 @@ def test_weight_files_are_told_by_what_they_hold(tmp_path):
 
 def test_the_recipe_of_a_runs_own_copy_is_the_one_it_was_made_by(tmp_path):
     recipe = tmp_path / "projects" / "ViSA" / "cargo.yml"
-    assert recipe_of("") == ""
-    assert recipe_of(recipe) == str(recipe)
+    assert trace_recipe("") == ""
+    assert trace_recipe(recipe) == str(recipe)
     run = tmp_path / "run"
     run.mkdir()
     begin(run, config_file=recipe)
-    assert recipe_of(run / "config.yaml") == str(recipe)
+    assert trace_recipe(run / "config.yaml") == str(recipe)

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 
-from agreid_plugin.engine.run_comparison import ABSENT, HINTS, differences
+from agreid_plugin.engine.run_comparison import ABSENT, HINTS, find_differences
 
 CARD = {
     "host": "fast-reid",
@@ -31,7 +31,7 @@ def changed(**changes) -> dict:
 
 
 def found(b: dict, a: dict = CARD) -> list[tuple]:
-    return [(each.group, each.name, each.a, each.b) for each in differences(a, b)]
+    return [(each.group, each.name, each.a, each.b) for each in find_differences(a, b)]
 
 
 def test_time_folder_and_the_files_place_are_no_difference():
@@ -77,7 +77,7 @@ def test_the_most_telling_comes_first_and_torch_before_the_other_packages():
         batch={**CARD["batch"], "global": 32},
         datasets={"AG_ReID_v2": "beef"},
     )
-    assert [(each.group, each.name) for each in differences(CARD, b)] == [
+    assert [(each.group, each.name) for each in find_differences(CARD, b)] == [
         ("datasets", "agreidv2"),
         ("batch", "global"),
         ("seed", "seed"),

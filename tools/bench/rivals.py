@@ -15,7 +15,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor, nn
 
-from agreid_plugin.engine.model_rows import counting
+from agreid_plugin.engine.model_rows import count_operations
 from agreid_plugin.engine.processes import in_process, peak_memory
 from agreid_plugin.types import Batch, ReIDMethod
 
@@ -139,7 +139,7 @@ def measure_once(make: Callable[[Any], Ways], setting: Any, way: str, images: in
     peak = peak_memory() - before
     if not images:
         return peak, 0.0
-    with counting() as counter:
+    with count_operations() as counter:
         run()
     return peak, counter.get_total_flops() / images / 1e9
 

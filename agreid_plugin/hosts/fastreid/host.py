@@ -19,7 +19,7 @@ from fastreid.utils.logger import setup_logger
 from agreid_plugin.engine.distributed.process_group import member
 from agreid_plugin.engine.report import PRINTED, speak_through, tidy_console
 from agreid_plugin.engine.run import Request, Run
-from agreid_plugin.engine.run_card import seed_of
+from agreid_plugin.engine.run_card import read_seed
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.collector import Evaluation
@@ -139,7 +139,7 @@ def with_seed(cfg, resume: bool):
     """Return the configuration with a drawn seed where `SEED` is negative; a run that goes on keeps its own."""
     if cfg.SEED >= 0:
         return cfg
-    drawn = seed_of(cfg.OUTPUT_DIR) if resume else None
+    drawn = read_seed(cfg.OUTPUT_DIR) if resume else None
     return with_value(cfg, "SEED", comm.shared_random_seed() if drawn is None else drawn)
 
 

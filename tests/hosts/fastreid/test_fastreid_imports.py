@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, slow
 
 from agreid_plugin.hosts import torchvision_fixes
-from agreid_plugin.hosts.fastreid.commands.doctor import host_modules
+from agreid_plugin.hosts.fastreid.commands.doctor import list_host_modules
 
 
 def python(code: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess:
@@ -20,7 +20,7 @@ def python(code: str, cwd: Path | None = None, **env: str) -> subprocess.Complet
 
 
 def test_every_module_of_the_host_imports():
-    names = list(host_modules())
+    names = list(list_host_modules())
     assert len(names) > 120
     for name in names:
         importlib.import_module(name)

@@ -11,7 +11,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torchvision.transforms import RandomApply
 
 from agreid_plugin.data.samplers import ViewBalancedIdentities
-from agreid_plugin.engine.catalog import Entry, entries_of, first_sentence, owner_of
+from agreid_plugin.engine.catalog import Entry, first_sentence, get_owner, list_entries
 from agreid_plugin.host import HOSTS
 from agreid_plugin.hosts.fastreid.config import loading
 from agreid_plugin.hosts.fastreid.data import loaders
@@ -26,13 +26,13 @@ ALL_OF_THE_HOSTS = "What the host's own keys of INPUT switch on, in the host's o
 def components() -> dict[str, list[Entry]]:
     """Return kind -> everything that is registered, by name."""
     found = {
-        "architectures": entries_of(META_ARCH_REGISTRY._obj_map),
-        "backbones": entries_of(BACKBONE_REGISTRY._obj_map),
-        "heads": entries_of(REID_HEADS_REGISTRY._obj_map),
+        "architectures": list_entries(META_ARCH_REGISTRY._obj_map),
+        "backbones": list_entries(BACKBONE_REGISTRY._obj_map),
+        "heads": list_entries(REID_HEADS_REGISTRY._obj_map),
         "losses": [_loss(name, entry) for name, entry in LOSSES.items()],
         "transforms": [_transform(name) for name in TRANSFORMS],
         "samplers": [_sampler(name) for name in loaders.SAMPLERS],
-        "datasets": entries_of(DATASET_REGISTRY._obj_map),
+        "datasets": list_entries(DATASET_REGISTRY._obj_map),
     }
     return {kind: sorted(entries, key=lambda entry: entry.name.lower()) for kind, entries in found.items()}
 
@@ -45,7 +45,7 @@ def keys() -> dict[str, str]:
 def _loss(name: str, entry: LossEntry) -> Entry:
     kind = entry.kind or entry.build
     # We build the host's four as well, but their names are the host's.
-    return Entry(name, HOST_OWNER if name in HOST_LOSSES else owner_of(kind), first_sentence(kind))
+    return Entry(name, HOST_OWNER if name in HOST_LOSSES else get_owner(kind), first_sentence(kind))
 
 
 def _transform(name: str) -> Entry:
@@ -57,9 +57,9 @@ def _transform(name: str) -> Entry:
         return Entry(name, HOST_OWNER, " ".join(filter(None, map(first_sentence, kinds))))
     build = TRANSFORMS[name]
     make = build.make if isinstance(build, RegisteredTransform) else build
-    return Entry(name, owner_of(make), first_sentence(make))
+    return Entry(name, get_owner(make), first_sentence(make))
 
 
 def _sampler(name: str) -> Entry:
     sampler = getattr(samplers, name, ViewBalancedIdentities)  # the one that is ours
-    return Entry(name, owner_of(sampler), first_sentence(sampler))
+    return Entry(name, get_owner(sampler), first_sentence(sampler))

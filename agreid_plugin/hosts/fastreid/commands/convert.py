@@ -205,15 +205,15 @@ def _describe_attributes(converted: Converted) -> Iterator[str]:
 def _describe_unused(converted: Converted, source: Mapping[str, Tensor]) -> Iterator[str]:
     if not converted.unused:
         return
-    yield f"dropped, as it reaches no output: {_format_count(_some(source, converted.dropped))}"
+    yield f"dropped, as it reaches no output: {_format_count(_name_some(source, converted.dropped))}"
     for what, keys in converted.unused.items():
-        yield f"  {what} ({_format_count(_some(source, keys))})"
+        yield f"  {what} ({_format_count(_name_some(source, keys))})"
 
 
 def _describe_initial(left: Mapping[str, Tensor]) -> Iterator[str]:
     """Describe what the file does not fill."""
-    predictor = _some(left, (name for name in left if name.startswith(PREDICTOR)))
-    classifiers = _some(left, (name for name in left if CLASSIFIER.fullmatch(name)))
+    predictor = _name_some(left, (name for name in left if name.startswith(PREDICTOR)))
+    classifiers = _name_some(left, (name for name in left if CLASSIFIER.fullmatch(name)))
     if predictor:
         yield (
             f"left at its initial value: the view predictor ({_format_count(predictor)}), which released files never "
@@ -224,5 +224,5 @@ def _describe_initial(left: Mapping[str, Tensor]) -> Iterator[str]:
         yield f"left at their initial values: {names} ({_format_count(classifiers)}); only training reads them"
 
 
-def _some(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+def _name_some(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
     return {name: tensors[name] for name in names}

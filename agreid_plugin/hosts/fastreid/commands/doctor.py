@@ -14,7 +14,7 @@ from fastreid.config import get_cfg
 from fastreid.solver import build_optimizer
 from fastreid.utils.env import seed_all_rng
 
-from agreid_plugin.engine.smoke import BATCH, EPOCHS, PER_PERSON, RATE, SIZE, VISA, VIT, Trained
+from agreid_plugin.engine.smoke import BATCH, EPOCHS, PER_PERSON, RATE, SIZE, VISA, VIT, SmokeResult
 from agreid_plugin.errors import Finding
 from agreid_plugin.hosts.fastreid.compat import HOST_FIXES
 
@@ -22,7 +22,7 @@ SCRIPTS = ("fastreid.evaluation.rank_cylib.setup", "fastreid.evaluation.rank_cyl
 """Files in the host's package that are programs: importing them runs them."""
 
 
-def host_modules() -> Iterator[str]:
+def list_host_modules() -> Iterator[str]:
     """Yield the name of every module of the host."""
     for module in pkgutil.walk_packages(fastreid.__path__, "fastreid."):
         if module.name not in SCRIPTS:
@@ -35,7 +35,7 @@ def diagnose() -> list[Finding]:
 
 
 def _modules_import() -> Finding:
-    failed, names = [], list(host_modules())
+    failed, names = [], list(list_host_modules())
     for name in names:
         try:
             importlib.import_module(name)
@@ -96,7 +96,7 @@ CONFIG = {
 }
 
 
-def train(root: Path, output: Path) -> Trained:
+def train(root: Path, output: Path) -> SmokeResult:
     """Train and evaluate, with the datasets under `root`."""
     from agreid_plugin.hosts.fastreid.engine.trainer import Trainer  # a host with faults may not get as far
 
@@ -111,4 +111,4 @@ def train(root: Path, output: Path) -> Trained:
     steps = [line for line in lines if "total_loss" in line]
     changed = next(line["changed_weights"] for line in lines if "changed_weights" in line)
     seconds = [line["time"] for line in lines if "time" in line]  # the host leaves out the first steps
-    return Trained([step["total_loss"] for step in steps], int(changed), seconds)
+    return SmokeResult([step["total_loss"] for step in steps], int(changed), seconds)

@@ -17,8 +17,8 @@ from fastreid.utils.registry import Registry
 from torch import Tensor, nn
 
 from agreid_plugin.data.protocols import protocol, select
-from agreid_plugin.engine.catalog import owner_of
-from agreid_plugin.engine.model_rows import Row, counting, gigaflops, own_loss_rows, size_rows, times
+from agreid_plugin.engine.catalog import get_owner
+from agreid_plugin.engine.model_rows import Row, count_operations, format_size, gigaflops, own_loss_rows, size_rows
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import load_config
@@ -55,7 +55,7 @@ def model_rows(cfg, model: nn.Module, classes: int) -> Iterator[Row]:
 
 
 def _format_name(registry: Registry, name: str) -> str:
-    return f"{name} ({owner_of(registry.get(name))})"
+    return f"{name} ({get_owner(registry.get(name))})"
 
 
 def _vit(cfg, vit: VisionTransformer) -> str:
@@ -66,8 +66,8 @@ def _vit(cfg, vit: VisionTransformer) -> str:
     tokens = ["1 class", *([f"{vit.extra_tokens} view"] if vit.extra_tokens else []), f"{vit.num_patches} patches"]
     return (
         f"{name}: width {vit.width}, {vit.depth} blocks, {heads} heads; patch {convolution.kernel_size[0]}, "
-        f"stride {times(convolution.stride)}, grid {times(vit.grid)} = {vit.num_patches} patches of "
-        f"{times(vit.image_size)}; {1 + vit.extra_tokens + vit.num_patches} tokens ({' + '.join(tokens)})"
+        f"stride {format_size(convolution.stride)}, grid {format_size(vit.grid)} = {vit.num_patches} patches of "
+        f"{format_size(vit.image_size)}; {1 + vit.extra_tokens + vit.num_patches} tokens ({' + '.join(tokens)})"
     )
 
 
@@ -75,8 +75,8 @@ def _image(cfg, tower: ImageTower) -> str:
     convolution, heads = tower.visual.conv1, tower.blocks[0].attn.num_heads
     return (
         f"{cfg.MODEL.CLIP.NAME}: width {tower.width}, {tower.depth} blocks, {heads} heads; patch "
-        f"{convolution.kernel_size[0]}, stride {times(convolution.stride)}, grid {times(tower.grid)} = "
-        f"{tower.num_patches} patches of {times(tower.image_size)}; projected to {tower.embed_dim}"
+        f"{convolution.kernel_size[0]}, stride {format_size(convolution.stride)}, grid {format_size(tower.grid)} = "
+        f"{tower.num_patches} patches of {format_size(tower.image_size)}; projected to {tower.embed_dim}"
     )
 
 
@@ -104,7 +104,7 @@ def operations(model: nn.Module, image: Tensor) -> dict[str, float]:
     inputs = {"images": image, "views": label, "platforms": label}
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     nn.ParameterList(learning).requires_grad_(False)  # the counter stumbles over views of those that learn
-    with counting() as counter:
+    with count_operations() as counter:
         model(inputs)
     nn.ParameterList(learning).requires_grad_(True)
     return gigaflops(counter)
@@ -193,10 +193,10 @@ def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list
     checks.check_config(cfg)
     cfg, attributes = _with_attributes(cfg)
     training, items = _training_sets(cfg)
-    learned, refused = _learned_from(cfg, items)
+    learned, refused = _learned_items(cfg, items)
     classes = cfg.MODEL.HEADS.NUM_CLASSES or len({item[1] for item in learned})
     cfg.MODEL.HEADS.NUM_CLASSES = classes or 1
-    model, gflops = _built(cfg)
+    model, gflops = _build(cfg)
     return {
         "model": [
             *model_rows(cfg, model, classes),
@@ -240,7 +240,7 @@ def _with_attributes(cfg) -> tuple[Any, list[Row]]:
     return resolved, [("attributes", parts)]
 
 
-def _built(cfg) -> tuple[nn.Module, dict[str, float]]:
+def _build(cfg) -> tuple[nn.Module, dict[str, float]]:
     """Build the model and run it once; returns it with its operations."""
     try:
         model = build_model(cfg).eval()
@@ -285,7 +285,7 @@ def _counts(items: Sequence[tuple]) -> str:
     return f"{len(items):,} images{views and f' ({views})'}, {people:,} identities, {cameras} cameras"
 
 
-def _learned_from(cfg, items: list[tuple]) -> tuple[list[tuple], list[Row]]:
+def _learned_items(cfg, items: list[tuple]) -> tuple[list[tuple], list[Row]]:
     """Describe an epoch, and why a training in one process would refuse to start, if it would."""
     if not items:
         return [], []
@@ -302,7 +302,7 @@ def _missing(cfg, name: str, error: InputError) -> str:
     if folder.exists():
         return f"not usable: {error}"
     if synth.IDS:
-        made = f"{synth.IDS} people, {synth.IMAGES_PER_ID} images each, {times(synth.SIZE)}"
+        made = f"{synth.IDS} people, {synth.IMAGES_PER_ID} images each, {format_size(synth.SIZE)}"
         return f"{folder} is not there; 'fastreid train' makes it, AG-Synth: {made}"
     return f"not there: {error}"
 

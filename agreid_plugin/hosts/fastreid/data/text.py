@@ -136,4 +136,4 @@ def _load_translations(cfg, datasets: Sequence[ImageDataset]) -> caption_report.
     if not cfg.INPUT.TEXT.BACK_TRANSLATION:
         return {}
     ours = [dataset.records for dataset in datasets if isinstance(dataset, RecordDataset)]
-    return caption_report.told_translations(ours, "INPUT.TEXT.BACK_TRANSLATION", _logger)
+    return caption_report.log_translations(ours, "INPUT.TEXT.BACK_TRANSLATION", _logger)

@@ -55,7 +55,7 @@ def _test_set(cfg, names: Sequence[str]) -> EvaluationSet:
 
 def _read(cfg, name: str) -> Dataset:
     if get_source(name) is None:
-        return _records_of(name, read_dataset(cfg, name, ["query", "gallery"]))
+        return _convert_dataset(name, read_dataset(cfg, name, ["query", "gallery"]))
     return read_dataset(cfg, name).records
 
 
@@ -65,7 +65,7 @@ def _named_protocol(name: str) -> tuple[str, ...]:
     return () if get_source(name) is None or factory.has_all_protocols else (factory.protocol.name,)
 
 
-def _records_of(name: str, dataset: ImageDataset) -> Dataset:
+def _convert_dataset(name: str, dataset: ImageDataset) -> Dataset:
     """Return one of the host's own datasets as records."""
     records = [
         Record(path, int(pid), int(camera), split=split)

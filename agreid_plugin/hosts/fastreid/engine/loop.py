@@ -17,9 +17,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from agreid_plugin.data.rng import random_state, restore_random_state
 from agreid_plugin.engine.checkpoints import (
     keep_last,
-    of_another,
+    mismatch_error,
     read_newest,
-    remove_leavings,
+    remove_temp_files,
     require_filled,
     require_folder,
     require_same_place,
@@ -58,7 +58,7 @@ class ResumableTrainer(DefaultTrainer):
         """Take over the run in `OUTPUT_DIR`, if there is one that has written a checkpoint."""
         folder = Path(self.cfg.OUTPUT_DIR)
         if comm.is_main_process():
-            remove_leavings(folder)
+            remove_temp_files(folder)
         found = read_last(folder)
         require_same(found)
         if found is None:
@@ -245,7 +245,7 @@ def _require_fit(misfits: Any) -> None:
     found = [*shapes, *(f"it has no {name}" for name in misfits.missing_keys)]
     found += [f"{name} has no place here" for name in misfits.unexpected_keys]
     if found:
-        raise of_another("model", found[0])
+        raise mismatch_error("model", found[0])
 
 
 def _give(name: str, part: Any, state: Any) -> None:
@@ -258,7 +258,7 @@ def _give(name: str, part: Any, state: Any) -> None:
     except InputError:
         raise
     except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
-        raise of_another(name, first_line(error)) from None
+        raise mismatch_error(name, first_line(error)) from None
     if isinstance(part, Optimizer):
         require_filled(part)
 

@@ -167,11 +167,11 @@ def card_facts(cfg) -> dict[str, Any]:
         "processes": comm.get_world_size(),
         "seed": cfg.SEED,
         "host_fixes": HOST_FIXES.applied(),
-        "setup": setup(cfg),
+        "setup": setup_facts(cfg),
     }
 
 
-def setup(cfg) -> dict[str, Any]:
+def setup_facts(cfg) -> dict[str, Any]:
     """Return what a configuration of either host records of a run, by the same names."""
     architecture = cfg.MODEL.META_ARCHITECTURE
     return {

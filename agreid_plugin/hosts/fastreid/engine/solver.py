@@ -16,8 +16,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from agreid_plugin.engine.checkpoints import another_schedule, of_another
-from agreid_plugin.engine.optimization import fit_warmup, is_below, shortening
+from agreid_plugin.engine.checkpoints import describe_schedule_change, mismatch_error
+from agreid_plugin.engine.optimization import describe_shortening, fit_warmup, is_below
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 
@@ -95,7 +95,7 @@ def warmup_iterations(cfg, iterations_per_epoch: int) -> int:
 def warmup_note(cfg, iterations_per_epoch: int) -> str:
     """Say that the warm-up was shortened to fit into the run; nothing if it was not."""
     warmup, fitted = _configured_warmup(cfg, iterations_per_epoch), warmup_iterations(cfg, iterations_per_epoch)
-    note = shortening(warmup, fitted, cfg.SOLVER.MAX_EPOCH * iterations_per_epoch)
+    note = describe_shortening(warmup, fitted, cfg.SOLVER.MAX_EPOCH * iterations_per_epoch)
     return f"SOLVER.WARMUP_{'EPOCHS' if cfg.SOLVER.WARMUP_EPOCHS else 'ITERS'}: {note}" if note else ""
 
 
@@ -158,10 +158,10 @@ def continue_schedule(schedule: LRScheduler, state: Mapping[str, Any]) -> None:
     own = schedule.state_dict()
     before, now = _counted_in(state), _counted_in(own)
     if before != now:
-        raise of_another("schedule", f"SOLVER.SCHED_STEP was {before} there, it is {now} here")
+        raise mismatch_error("schedule", f"SOLVER.SCHED_STEP was {before} there, it is {now} here")
     settings = {name: value for name, value in own.items() if not name.startswith("_") and name not in POSITION}
     schedule.load_state_dict({name: state[name] for name in own.keys() - settings.keys() if name in state})
-    told = another_schedule(settings, state)
+    told = describe_schedule_change(settings, state)
     if told:
         _logger.warning(told)
         _take_rate(schedule)

@@ -11,7 +11,7 @@ from fastreid.engine import hooks
 from fastreid.evaluation import inference_on_dataset
 from fastreid.utils import comm
 
-from agreid_plugin.engine.checkpoints import surviving_the_disk
+from agreid_plugin.engine.checkpoints import tolerate_full_disk
 from agreid_plugin.engine.checks import check_test_labels, check_training_labels
 from agreid_plugin.engine.report import PRINTED
 from agreid_plugin.evaluation import format_table, save_results
@@ -119,7 +119,7 @@ class Trainer(ResumableTrainer):
         if not comm.is_main_process():
             return OrderedDict()
         metrics = [entry for evaluator in evaluators.values() for entry in evaluator.evaluation.metrics]
-        with surviving_the_disk(Path(cfg.OUTPUT_DIR) / RESULTS):
+        with tolerate_full_disk(Path(cfg.OUTPUT_DIR) / RESULTS):
             save_results(Path(cfg.OUTPUT_DIR) / RESULTS, metrics)
         _logger.info("results in percent:\n%s", format_table(metrics), extra=PRINTED)
         results = OrderedDict((name, evaluator.numbers) for name, evaluator in evaluators.items())

@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from agreid_plugin.data.atomic_write import atomic_write
-from agreid_plugin.engine.checkpoints import spare_tensorboard, sparing
+from agreid_plugin.engine.checkpoints import make_tensorboard_tolerant, make_tolerant
 
 _logger = logging.getLogger("fastreid.train")
 WINDOW = 20
@@ -58,10 +58,10 @@ class JSONWriter(EventWriter):
         if self._path.exists():
             self._cut(start_iter)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
-        self._append, self._shut = sparing(self._path, self._put, self._file.close)
+        self._append, self._shut = make_tolerant(self._path, self._put, self._file.close)
 
     def _cut(self, start_iter: int) -> None:
-        kept = [line for line in map(_parsed, self._path.read_bytes().splitlines()) if line["iteration"] < start_iter]
+        kept = [line for line in map(_parse, self._path.read_bytes().splitlines()) if line["iteration"] < start_iter]
         for line in kept:
             self._fresh.see(line, line["iteration"])
         with atomic_write(self._path) as draft:
@@ -84,7 +84,7 @@ class JSONWriter(EventWriter):
         self._shut()
 
 
-def _parsed(line: bytes) -> dict[str, float]:
+def _parse(line: bytes) -> dict[str, float]:
     try:
         return {"iteration": math.inf, **json.loads(line)}
     except (ValueError, TypeError):
@@ -96,7 +96,7 @@ class TensorboardWriter(EventWriter):
 
     def __init__(self, folder: str | Path, start_iter: int = 0):
         self._writer = SummaryWriter(str(folder), purge_step=start_iter or None)
-        spare_tensorboard(self._writer)
+        make_tensorboard_tolerant(self._writer)
         self._fresh = _Fresh()
 
     def write(self) -> None:

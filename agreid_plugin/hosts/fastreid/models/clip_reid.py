@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from agreid_plugin.data.atomic_write import atomic_write
-from agreid_plugin.engine.checkpoints import surviving_the_disk
+from agreid_plugin.engine.checkpoints import tolerate_full_disk
 from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.data import loaders
@@ -203,7 +203,7 @@ def write_prompts(path: Path, method: CLIPReID, names: Sequence[str], losses: Se
     Training does without it, so a full disk is told and survived.
     """
     model = {"prompts": method.prompts.cpu(), "text_features": method.text_classifier.weight.cpu()}
-    with surviving_the_disk(path, "but no other can take its prompts"):
+    with tolerate_full_disk(path, "but no other can take its prompts"):
         with atomic_write(path) as draft, draft.open("wb") as file:
             torch.save({"model": model, "identities": list(names), "losses": list(losses)}, file)
         _logger.info("prompts of %d identities in %s", len(names), path)

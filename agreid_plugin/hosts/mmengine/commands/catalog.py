@@ -6,7 +6,7 @@ from mmengine.model import BaseModel
 from mmengine.registry import Registry
 
 from agreid_plugin.data.datasets import DATASETS as PARSERS
-from agreid_plugin.engine.catalog import Entry, entries_of
+from agreid_plugin.engine.catalog import Entry, list_entries
 from agreid_plugin.hosts.mmengine import registry
 from agreid_plugin.hosts.mmengine.models.backbones import HostBackbone
 from agreid_plugin.hosts.mmengine.registry import SCOPE
@@ -32,7 +32,7 @@ def components() -> dict[str, list[Entry]]:
         "hooks": _registered(registry.HOOKS),
         "schedules": _registered(registry.PARAM_SCHEDULERS),
     }
-    return {kind: entries_of(named) for kind, named in found.items()}
+    return {kind: list_entries(named) for kind, named in found.items()}
 
 
 def _registered(ours: Registry) -> dict[str, object]:

@@ -11,7 +11,7 @@ import torch
 from mmengine.registry import OPTIM_WRAPPERS, OPTIMIZERS
 from torch import nn
 
-from agreid_plugin.engine.smoke import BATCH, EPOCHS, IDENTITIES, PER_PERSON, RATE, SIZE, VISA, VIT, Trained
+from agreid_plugin.engine.smoke import BATCH, EPOCHS, IDENTITIES, PER_PERSON, RATE, SIZE, VISA, VIT, SmokeResult
 from agreid_plugin.errors import Finding
 from agreid_plugin.host import installed
 from agreid_plugin.hosts.mmengine.compat import HOST_FIXES
@@ -72,7 +72,7 @@ def _weights_move() -> Finding:
 PIPELINE = [{"type": f"{SCOPE}.{name}"} for name in ("ReadImage", "Pack")]
 
 
-def train(root: Path, output: Path) -> Trained:
+def train(root: Path, output: Path) -> SmokeResult:
     """Train, with the datasets under `root`."""
     from mmengine.runner import Runner  # a host with faults may not get as far
 
@@ -80,7 +80,7 @@ def train(root: Path, output: Path) -> Trained:
     runner.train()
     history = {name: runner.message_hub.get_scalar(f"train/{name}").data[0] for name in ("loss", "time")}
     changed = runner.message_hub.get_scalar("train/changed_weights").current()
-    return Trained(history["loss"].tolist(), int(changed), history["time"].tolist()[1:])
+    return SmokeResult(history["loss"].tolist(), int(changed), history["time"].tolist()[1:])
 
 
 def _config(root: Path, output: Path) -> dict[str, Any]:

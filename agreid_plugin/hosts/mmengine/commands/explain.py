@@ -17,8 +17,8 @@ from agreid_plugin.data.attributes import schema_to_rows
 from agreid_plugin.data.datasets import dataset_name
 from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.data.protocols import select
-from agreid_plugin.engine.catalog import owner_of
-from agreid_plugin.engine.model_rows import Row, counting, gigaflops, own_loss_rows, size_rows
+from agreid_plugin.engine.catalog import get_owner
+from agreid_plugin.engine.model_rows import Row, count_operations, gigaflops, own_loss_rows, size_rows
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
 from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities
@@ -54,7 +54,7 @@ def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list
     method = model.method
     return {
         "model": [
-            ("architecture", f"{type_name(cfg.model)} ({owner_of(model)})"),
+            ("architecture", f"{type_name(cfg.model)} ({get_owner(model)})"),
             *_part_rows(cfg),
             *unknown_attributes,
             *files,
@@ -104,7 +104,7 @@ def _weight_rows(cfg: Config) -> list[Row]:
 def _part_rows(cfg: Config) -> Iterator[Row]:
     for name, part in cfg.model.items():
         if isinstance(part, Mapping) and name != "objectives":
-            yield name, _shown(part)
+            yield name, _format(part)
         elif name == "num_ids":
             yield name, f"{part:,} identities"
 
@@ -116,14 +116,14 @@ def _objective_rows(method: ReIDMethod) -> Iterator[Row]:
 
 def _step_rows(loader: Any) -> list[Row]:
     steps = next((part["pipeline"] for _, part in each_dict(loader or {}) if "pipeline" in part), [])
-    return [(str(number), _shown(step)) for number, step in enumerate(steps, start=1)]
+    return [(str(number), _format(step)) for number, step in enumerate(steps, start=1)]
 
 
-def _shown(part: Any) -> str:
+def _format(part: Any) -> str:
     """Return a `type` dictionary as a call: PadCrop(padding=4)."""
     if not isinstance(part, Mapping):
         return repr(part)
-    values = ", ".join(f"{name}={_shown(value)}" for name, value in part.items() if name != "type")
+    values = ", ".join(f"{name}={_format(value)}" for name, value in part.items() if name != "type")
     return f"{type_name(part)}({values})" if "type" in part else f"dict({values})"
 
 
@@ -145,7 +145,7 @@ def _training_rows(cfg: Config) -> Iterator[Row]:
         except InputError as error:
             yield "refused", str(error)
     if loader.get("sampler"):
-        yield "sampler", f"{_shown(loader['sampler'])}, {loader.get('batch_size')} images a batch"
+        yield "sampler", f"{_format(loader['sampler'])}, {loader.get('batch_size')} images a batch"
 
 
 def _test_rows(cfg: Config) -> Iterator[Row]:
@@ -180,7 +180,7 @@ def _missing(part: Mapping[str, Any], error: InputError) -> str:
     if folder.exists():
         return f"not usable: {error}"
     if part.get("agsynth"):
-        return f"{folder} is not there; 'fastreid train' makes it, AG-Synth: {_shown(part['agsynth'])}"
+        return f"{folder} is not there; 'fastreid train' makes it, AG-Synth: {_format(part['agsynth'])}"
     return f"not there: {error}"
 
 
@@ -189,8 +189,8 @@ def _optimizer_rows(cfg: Config) -> list[Row]:
     schedules = schedules if isinstance(schedules, list | tuple) else [schedules]
     length = (cfg.get("train_cfg") or {}).get("max_epochs")
     rows = [("epochs", str(length))] if length else []
-    rows += [("optimizer", _shown(wrapper["optimizer"]))] if wrapper.get("optimizer") else []
-    return rows + [("schedule", _shown(schedule)) for schedule in schedules]
+    rows += [("optimizer", _format(wrapper["optimizer"]))] if wrapper.get("optimizer") else []
+    return rows + [("schedule", _format(schedule)) for schedule in schedules]
 
 
 @torch.no_grad()
@@ -203,7 +203,7 @@ def _operations(cfg: Config, config: str | Path, model: ReIDModel) -> dict[str, 
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in learning:
         parameter.requires_grad_(False)  # the counter stumbles over views of those that learn
-    with counting() as counter:
+    with count_operations() as counter:
         model.method.embed(model.method(batch))
     for parameter in learning:
         parameter.requires_grad_(True)

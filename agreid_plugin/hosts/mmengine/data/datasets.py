@@ -68,7 +68,7 @@ def log_long_captions(tokenize: Tokenize, records: Iterable[Record], which: str)
 def _load_translations(tokenize: Tokenize, datasets: Sequence[Dataset]) -> Translations:
     if not tokenize.augment.back_translation:
         return {}
-    return caption_report.told_translations(datasets, "back_translation", _logger)
+    return caption_report.log_translations(datasets, "back_translation", _logger)
 
 
 Info = dict[str, Any]

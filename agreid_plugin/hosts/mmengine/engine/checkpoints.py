@@ -16,8 +16,8 @@ from mmengine.runner import Runner
 from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.engine.checkpoints import (
     read_newest,
-    remove_leavings,
-    surviving_the_disk,
+    remove_temp_files,
+    tolerate_full_disk,
     write_checkpoint,
 )
 from agreid_plugin.engine.checks import MARKER, check_writable
@@ -114,7 +114,7 @@ def require_written(hook: hooks.CheckpointHook) -> None:
 
 def mark(folder: Path, path: Path) -> None:
     """Make a checkpoint the one to resume from."""
-    with surviving_the_disk(folder / MARKER), atomic_write(folder / MARKER) as draft:
+    with tolerate_full_disk(folder / MARKER), atomic_write(folder / MARKER) as draft:
         draft.write_text(str(path.absolute()), encoding="utf-8")
 
 
@@ -122,7 +122,7 @@ def newest(folder: str | Path) -> str | None:
     """Return the checkpoint that a run goes on from, after a look at whether it is whole; None where there is none."""
     folder = Path(folder)
     if is_main_process():
-        remove_leavings(folder)
+        remove_temp_files(folder)
     found = read_newest(folder, NAMES, lambda path: load_from_local(str(path), "cpu"), _position)
     return None if found is None else str(found[0])
 

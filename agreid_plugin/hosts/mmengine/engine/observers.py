@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from agreid_plugin.engine import guard
-from agreid_plugin.engine.checkpoints import surviving_the_disk
+from agreid_plugin.engine.checkpoints import tolerate_full_disk
 from agreid_plugin.engine.observers import ExpertUsageLog, list_unreadable
 from agreid_plugin.engine.report import report
 from agreid_plugin.engine.run_card import Card, protocol_facts, weight_files
@@ -243,7 +243,7 @@ class Results(Hook):
         found = [entry for metric in metrics if metric.evaluation for entry in metric.evaluation.metrics]
         if found and is_main_process():
             path = Path(runner.work_dir) / RESULTS
-            with surviving_the_disk(path):
+            with tolerate_full_disk(path):
                 report(path, found, logger=runner.logger)
 
 
@@ -338,11 +338,11 @@ def card_facts(cfg: Config) -> dict[str, Any]:
         "host": "mmengine",
         "processes": get_world_size(),
         "host_fixes": HOST_FIXES.applied(),
-        "setup": setup(cfg),
+        "setup": setup_facts(cfg),
     }
 
 
-def setup(cfg: Config) -> dict[str, Any]:
+def setup_facts(cfg: Config) -> dict[str, Any]:
     """Return what a configuration of either host records of a run, by the same names."""
     model, optimizer = cfg.get("model") or {}, (cfg.get("optim_wrapper") or {}).get("optimizer") or {}
     tests = [cfg.get("test_dataloader"), cfg.get("val_dataloader")]

@@ -19,8 +19,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import clip_grad_norm_
 
-from agreid_plugin.engine.checkpoints import another_schedule
-from agreid_plugin.engine.optimization import fit_warmup, is_below, shortening
+from agreid_plugin.engine.checkpoints import describe_schedule_change
+from agreid_plugin.engine.optimization import describe_shortening, fit_warmup, is_below
 from agreid_plugin.errors import InputError, require_int, require_within, unknown
 from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, PARAM_SCHEDULERS
 
@@ -232,7 +232,7 @@ class WarmupLR(_ParamScheduler):
     def _fit(self, warmup: int) -> int:
         iterations = self.epochs * self.epoch_length
         fitted = fit_warmup(warmup, iterations, self.left_by_warmup())
-        note = shortening(warmup, fitted, iterations)
+        note = describe_shortening(warmup, fitted, iterations)
         if note:
             print_log(f"{type(self).__name__}: {note}", "current")
         return fitted
@@ -250,7 +250,7 @@ class WarmupLR(_ParamScheduler):
         mmengine's own take the old settings from the checkpoint, too, and stand still where the shorter run ended.
         """
         super().load_state_dict({name: state_dict[name] for name in POSITION if name in state_dict})
-        told = another_schedule({name: getattr(self, name) for name in self.settings}, state_dict)
+        told = describe_schedule_change({name: getattr(self, name) for name in self.settings}, state_dict)
         if not told:
             return
         print_log(told, "current", WARNING)

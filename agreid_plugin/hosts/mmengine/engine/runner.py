@@ -19,12 +19,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from agreid_plugin.engine.checkpoints import (
-    of_another,
+    make_tensorboard_tolerant,
+    make_tolerant,
+    mismatch_error,
     require_filled,
     require_folder,
     require_same_place,
-    spare_tensorboard,
-    sparing,
 )
 from agreid_plugin.engine.distributed.process_group import at_step
 from agreid_plugin.engine.report import speak_through, tidy_console
@@ -59,7 +59,7 @@ class CommandRunner(Runner):
         """Build the visualizer, whose numbers a full disk may cost, but not the run."""
         built = super().build_visualizer(visualizer)
         if is_main_process():  # the others write nothing
-            spare_numbers(built)
+            make_visualizer_tolerant(built)
         return built
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
@@ -118,21 +118,21 @@ def _misfit(error: Exception) -> InputError | None:
         return None
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     is_of_model = "load_checkpoint" in frames
-    return of_another("model" if is_of_model else "optimizer", lines[1] if is_of_model and lines[1:] else lines[0])
+    return mismatch_error("model" if is_of_model else "optimizer", lines[1] if is_of_model and lines[1:] else lines[0])
 
 
 def _optimizers(wrapper: OptimWrapper | OptimWrapperDict) -> list[Optimizer]:
     return [each.optimizer for each in (wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper])]
 
 
-def spare_numbers(visualizer: Visualizer) -> None:
+def make_visualizer_tolerant(visualizer: Visualizer) -> None:
     """Have a full disk cost a run's files of numbers what they were to hold."""
     for backend in visualizer._vis_backends.values():
         if isinstance(backend, TensorboardVisBackend):
-            spare_tensorboard(backend.experiment)
+            make_tensorboard_tolerant(backend.experiment)
         elif isinstance(backend, LocalVisBackend):
             path = Path(backend.experiment._scalar_save_file)
-            backend.add_scalar, backend.add_scalars = sparing(path, backend.add_scalar, backend.add_scalars)
+            backend.add_scalar, backend.add_scalars = make_tolerant(path, backend.add_scalar, backend.add_scalars)
 
 
 OURS = (IdentitySampler.__name__, ViewBalancedIdentitySampler.__name__)

@@ -26,7 +26,7 @@ from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_proto
 from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities, list_labeled
 from agreid_plugin.hosts.mmengine.config.loading import to_plain
 from agreid_plugin.hosts.mmengine.engine.hooks import SoftLabelRamp
-from agreid_plugin.hosts.mmengine.engine.observers import LearningGuard, setup
+from agreid_plugin.hosts.mmengine.engine.observers import LearningGuard, setup_facts
 from agreid_plugin.nn.expert_usage import UsageCounter
 from agreid_plugin.types import UNKNOWN, Record, View
 
@@ -313,7 +313,7 @@ def test_identities_are_checked_where_both_sides_tell_them():
     ],
 )
 def test_a_card_has_the_variant_of_the_model_or_of_its_backbone(said, variant):
-    assert setup(Config({"model": {"type": "agreid_plugin.ViSA", **said}}))["variant"] == variant
+    assert setup_facts(Config({"model": {"type": "agreid_plugin.ViSA", **said}}))["variant"] == variant
 
 
 class Infos(list):
