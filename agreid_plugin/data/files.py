@@ -22,7 +22,7 @@ from agreid_plugin.trust import refuse_bomb
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")
 MAX_LABEL = 2**63 - 1  # what an identity or a camera can be: 64 bits hold it
-MAX_SHOWN = 200  # characters of a name out of a file that a complaint repeats
+MAX_SHOWN = 200  # characters of a name from a file that an error message repeats
 MAX_NAMED = 3  # names spelled out in a line about many
 MAX_DEPTH = 50  # levels of a file
 MAX_VALUES = 200_000

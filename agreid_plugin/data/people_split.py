@@ -1,4 +1,4 @@
-"""Train, query and gallery splits of one's own images by people, and the table that keeps them."""
+"""Train, query and gallery splits of custom images by identity, and a CSV table that keeps them."""
 
 from __future__ import annotations
 
@@ -17,63 +17,61 @@ from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.types import UNKNOWN, Record
 
 NUMBER = "number"
-"""Tag of a picture's number, by which `set_cameras` goes."""
+"""Tag with an image's number, from which `set_cameras` finds its camera."""
 
 
 def split_people(records: Sequence[Record], test_share: float = 0.5, seed: int = 0) -> list[Record]:
-    """Give every image a split: some people are trained on, the others are looked for.
+    """Give every image a split: some people are for training, the others for tests.
 
-    Of each of the others and each of their cameras one image is a query, the rest gallery. A person whom tests could
-    not find, because all images are of one camera or there is only one, is trained on.
+    One image of each test person and camera is a query, the rest gallery. A person whose images are all of one camera,
+    or who has only one image, cannot be matched and is for training.
 
     Args:
-        records: images whose splits do not count.
-        test_share: of the people who can be found.
-        seed: which of them.
+        records: images, whose splits are ignored.
+        test_share: share of the people that can be matched.
+        seed: of the choice.
 
     Raises:
-        InputError: nobody can be found, or nobody is left to train on.
+        InputError: no person can be matched, or none is left for training.
     """
     require_within("test_share", test_share, 0, 1)
     people: dict[int, list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda each: each.path):
         people[record.pid].append(record)
-    found = [pid for pid in sorted(people) if _can_be_found(people[pid])]
+    found = [pid for pid in sorted(people) if _can_be_matched(people[pid])]
     if not found:
-        raise InputError("no person can be looked for: nobody has images of two cameras, or two images without cameras")
+        raise InputError("no person can be matched: none has images of two cameras, or two images without cameras")
     random.Random(seed).shuffle(found)
-    tested = set(found[: max(1, round(test_share * len(found)))])
-    if len(tested) == len(people):
-        raise InputError(f"all {len(people)} people are tested with and none is left to train on: lower the share")
-    return [split for pid, images in people.items() for split in _split_person(images, pid in tested)]
+    test_people = set(found[: max(1, round(test_share * len(found)))])
+    if len(test_people) == len(people):
+        raise InputError(f"all {len(people)} people are for tests and none is left for training: lower the share")
+    return [split for pid, images in people.items() for split in _split_person(images, pid in test_people)]
 
 
-def _can_be_found(images: Sequence[Record]) -> bool:
+def _can_be_matched(images: Sequence[Record]) -> bool:
     cameras = {image.camera for image in images}
     return len(images) > 1 if UNKNOWN in cameras else len(cameras) > 1
 
 
-def _split_person(images: Sequence[Record], tested: bool) -> list[Record]:
-    if not tested:
+def _split_person(images: Sequence[Record], is_test: bool) -> list[Record]:
+    if not is_test:
         return [replace(image, split="train") for image in images]
     by_camera: dict[int, list[Record]] = defaultdict(list)
     for image in images:
         by_camera[image.camera].append(image)
-    several = [
-        group[0] for group in by_camera.values() if len(group) > 1
-    ]  # the only image of a camera stays to be found
-    queries = {image.path for image in several or images[:1]}
+    firsts = [group[0] for group in by_camera.values() if len(group) > 1]  # the only image of a camera is gallery
+    queries = {image.path for image in firsts or images[:1]}
     return [replace(image, split="query" if image.path in queries else "gallery") for image in images]
 
 
 def set_cameras(
     records: Iterable[Record], cameras: Mapping[range, int], aerial_cameras: Collection[int | str] = ()
 ) -> list[Record]:
-    """Set cameras that only a picture's number tells, the group `number` of a pattern, and so the views.
+    """Set cameras by the images' numbers, the group `number` of a pattern, and views by the cameras.
 
     Args:
         records: images.
-        cameras: numbers of pictures -> the camera.
+        cameras: numbers of images -> the camera.
         aerial_cameras: the cameras in the air, for images without a view.
 
     Raises:

@@ -46,8 +46,8 @@ def test_who_cannot_be_found_is_trained_on():
 @pytest.mark.parametrize(
     ("records", "words"),
     [
-        (person(0, 1, 1), "no person can be looked for"),
-        ([*person(0, 1, 2), *person(1, 1, 2)], "all 2 people are tested with"),
+        (person(0, 1, 1), "no person can be matched"),
+        ([*person(0, 1, 2), *person(1, 1, 2)], "all 2 people are for tests"),
     ],
 )
 def test_what_cannot_be_split_is_refused(records, words):
