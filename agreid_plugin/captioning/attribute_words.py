@@ -46,7 +46,7 @@ _PATTERNS = {(part, "kind"): re.compile(pattern) for part, pattern in _WHOLE.ite
     for aspect, last in _ASPECTS.items()
 }
 
-_VALUES: dict[str, dict[str, str]] = {  # by part, or by part and aspect; values in lower-case letters alone
+_VALUES: dict[str, dict[str, str]] = {  # by part, or by part and aspect; values in lower-case letters only
     "gender": {
         **dict.fromkeys(("male", "man", "m", "boy"), "man"),
         **dict.fromkeys(("female", "woman", "f", "girl"), "woman"),

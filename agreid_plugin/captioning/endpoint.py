@@ -31,7 +31,7 @@ _ABOUT_THIS_IMAGE = (400, 413, 422)  # the server understood who asks and for wh
 
 
 class _TimedReader(io.RawIOBase):
-    """What a socket receives until its time-out, counted from now on and not from each byte, has passed."""
+    """Reader of a socket whose time-out counts from its creation, and not from each byte."""
 
     def __init__(self, sock: socket):
         self._socket, self._file = sock, sock.makefile("rb", buffering=0)
@@ -155,7 +155,7 @@ class Endpoint:
         retries: tries after the first, when the endpoint is busy, unreachable or talks nonsense.
         backoff: seconds before the second try; they double with each.
         max_tokens: the longest answer.
-        fields: of the request besides, or instead; None takes one out.
+        fields: further fields of the request, or others; None removes one.
         stop: set from outside, ends all waiting.
     """
 
@@ -262,7 +262,7 @@ def _read_answer(content: bytes) -> Answer:
 
 
 def _read_error(error: HTTPError) -> str:
-    """Return a server's own words about an error, in one line."""
+    """Return a server's message about an error, in one line."""
     try:
         text = error.read(MAX_ANSWER_BYTES).decode("utf-8", "replace")
     except (OSError, HTTPException):

@@ -35,7 +35,7 @@ def write_error_context(path: str | Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def io_error_context(path: str | Path, deed: str) -> Iterator[None]:
-    """Turn an OSError into one line of input error: which file cannot be `read`, `written` or whatever the deed is."""
+    """Turn an OSError into one line of input error: which file cannot be `read`, `written` or handled otherwise."""
     try:
         yield
     except OSError as error:

@@ -92,7 +92,7 @@ class AttributeSchema:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many values each attribute has, in label order."""
+        """Number of values of each attribute, in label order."""
         return tuple(len(values) for values in self.groups.values())
 
     def __len__(self) -> int:

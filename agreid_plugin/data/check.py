@@ -122,7 +122,7 @@ def check(dataset: Dataset, *, images: bool = True, progress: bool = True, publi
     Args:
         dataset: as loaded.
         images: decode every image too, which takes a while.
-        progress: show a bar meanwhile.
+        progress: show a bar.
         published: compare with the published counts; a synthetic set in a real one's layout has no reason to agree.
     """
     figures = published_figures(dataset.name) if published else {}

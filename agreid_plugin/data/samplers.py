@@ -32,7 +32,7 @@ class Plan(Protocol):
 class ViewBalancedIdentities:
     """Draws batches of P identities with K images each, half of the K from each view where a person has both.
 
-    A person with fewer images than asked for is drawn with repetition, one with a single view from that view alone,
+    A person with fewer images than asked for is drawn with repetition, one with a single view from that view only,
     so that no identity starves and none is left out: a round shows every identity once (its last batch is filled up
     with identities of the round's beginning).
 

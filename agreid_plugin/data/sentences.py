@@ -15,10 +15,10 @@ PROMPTS = 4
 """Default number of learned prompts."""
 
 FIRST_PROMPT = 5
-"""Where the first X stands among CLIP's tokens: behind the start of the text and `a photo of a`."""
+"""Place of the first X among CLIP's tokens: behind the start of the text and `a photo of a`."""
 
 VIEW_WORD = 11
-"""Where the word for the view stands behind four prompts; see `view_word_position` for other numbers."""
+"""Place of the word for the view behind four prompts; see `view_word_position` for other numbers."""
 
 _NEUTRAL = " Attributes are unknown."
 _STYLES: dict[str, tuple[str, str, str]] = {  # before the first attribute, without any attribute, blank in a name

@@ -39,7 +39,7 @@ class Passer:
 
 @dataclass(frozen=True)
 class Ground:
-    """Where in the camera's surfaces the person stands."""
+    """The person's place in the camera's surfaces."""
 
     turn: float  # radians
     shift: tuple[float, float]  # meters
@@ -98,7 +98,7 @@ def _draw_thing(rng: np.random.Generator, camera: Camera) -> Thing:
 
 
 def _draw_occluder(rng: np.random.Generator, camera: Camera, view: Viewpoint) -> Thing:
-    """Put something on the line of sight, beside its middle so that most of the person stays visible."""
+    """Add an occluder on the line of sight, beside its middle so that most of the person stays visible."""
     toward = view.position - np.array((0, 0, BODY_MIDDLE))
     if camera.aerial:
         spot = toward * rng.uniform(2.0, 3.5) / toward[2] + np.array((0, 0, BODY_MIDDLE))

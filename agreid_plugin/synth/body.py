@@ -20,7 +20,7 @@ BLACK, WHITE = (0.012, 0.012, 0.014), (0.72, 0.72, 0.70)
 
 @dataclass(frozen=True)
 class Pose:
-    """How a person moves in one picture.
+    """Pose of a person in one picture.
 
     Attributes:
         walking: whether the person walks; standing otherwise.

@@ -105,7 +105,7 @@ class Viewpoint:
 
 
 def draw_viewpoint(rng: np.random.Generator, camera: Camera) -> Viewpoint:
-    """Put `camera` somewhere in its ranges, with the person anywhere but at the edges of its frame."""
+    """Draw a place of `camera` in its ranges, with the person anywhere but at the edges of its frame."""
     altitude = rng.uniform(*camera.altitude)
     if camera.aerial:
         pitch = np.radians(rng.uniform(*camera.pitch))

@@ -1,6 +1,6 @@
 """Captions of the visible attributes of a person in one picture.
 
-A caption is built from phrases for what is visible, in an order and wording of its own: 20 to 45 words, and never one
+A caption is built from phrases for what is visible, in a random order and wording: 20 to 45 words, and never one
 about where the picture was taken from.
 """
 
@@ -186,7 +186,7 @@ def _clauses(speaker: _Speaker, walking: bool) -> list[_Clause]:
 
 
 def _sentences(speaker: _Speaker, walking: bool) -> list[str]:
-    """Say every clause, in an order of its own; one may stand in front of the first verb, two may share a sentence."""
+    """Join all clauses in a random order; one may stand in front of the first verb, two may share a sentence."""
     clauses = _clauses(speaker, walking)
     order = [clauses[place] for place in speaker.rng.permutation(len(clauses))]
     opening = ""

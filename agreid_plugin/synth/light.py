@@ -71,7 +71,7 @@ def draw_light(rng: np.random.Generator, night: bool, indoor: bool) -> Light:
 
 @dataclass(frozen=True)
 class ShadowMap:
-    """How far the strong light gets, on a square facing it."""
+    """Reach of the strong light, on a square facing it."""
 
     side: Array  # (2, 3) axes of the square
     toward: Array  # (3,) unit vector toward the light

@@ -116,12 +116,12 @@ def _check_target(target: Path, overwrite: bool) -> None:
 
 @contextmanager
 def _draft(target: Path) -> Iterator[Path]:
-    """Give a folder beside `target` to write to; it takes the target's place only if all goes well."""
+    """Yield a folder beside `target` to write to; it replaces the target only without errors."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix="-unfinished", dir=target.parent))
     try:
         yield draft
-        draft.chmod(0o755)  # temporary folders are for their owner alone, datasets are not
+        draft.chmod(0o755)  # temporary folders are for their owner only, datasets are not
         _replace(target, draft)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -149,13 +149,13 @@ class _Job:
 
 
 def render_frame(seed: int, frame: Frame, size: tuple[int, int]) -> tuple[Shot, Picture]:
-    """Take one picture of the plan."""
+    """Draw and render one picture of the plan."""
     shot = draw_shot(random_stream(seed, SHOT, frame.pid, frame.index), camera(frame.camera), frame.night)
     return shot, render(sample_person(seed, frame.pid), shot, size)
 
 
 def _render_job(job: _Job) -> WrittenPicture:
-    """Take a picture, write it, and describe it."""
+    """Render a picture, write it, and caption it."""
     frame = job.frame
     shot, picture = render_frame(job.seed, frame, job.size)
     Path(job.path).write_bytes(encode(picture.image))

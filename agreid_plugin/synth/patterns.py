@@ -27,7 +27,7 @@ class Points:
 
     @property
     def chest(self) -> NDArray[np.bool_]:
-        """Where the points lie on the front of the trunk."""
+        """Places of the points on the front of the trunk."""
         return (self.zone == TORSO) & (self.local[0] > 0.0)
 
 

@@ -194,7 +194,7 @@ def _draw_belongings(rng: np.random.Generator, drawn: Mapping[str, str]) -> dict
 
 
 def _shades(rng: np.random.Generator, attributes: Mapping[str, str]) -> dict[str, Color]:
-    """Give each named color a shade of its own, and pick the colors no attribute names."""
+    """Draw a shade for each named color, and pick the colors no attribute names."""
     named = {part: COLORS[attributes[f"{part} color"]] for part in ("upper", "lower")}
     named["shoes"] = COLORS[attributes["shoe color"]]
     carried = {part: attributes[f"{part} color"] for part in ("bag", "hat", "umbrella")}

@@ -9,7 +9,7 @@ import numpy as np
 from agreid_plugin.synth.cameras import CAMERAS
 
 PERSON, FAMILY, PLAN, SHOT, CAPTION, PREVIEW = range(6)
-"""What a stream is for."""
+"""Purposes of streams."""
 MIN_IDS = 4  # two to train on, two to tell apart
 _AERIAL = tuple(camera.number for camera in CAMERAS if camera.aerial)
 _WEARABLE = tuple(camera.number for camera in CAMERAS if camera.platform == "wearable")

@@ -18,7 +18,7 @@ QUALITY = 92  # of the written files, the same for all
 
 @dataclass(frozen=True)
 class Sensor:
-    """What the camera does to one picture.
+    """Sensor settings of one picture.
 
     Attributes:
         balance: gains of red, green and blue.

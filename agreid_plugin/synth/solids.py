@@ -19,7 +19,7 @@ Array = NDArray[np.float32]
 
 UP = (0.0, 0.0, 1.0)
 LIMB, TORSO = 0, 1
-"""Zones of a solid: a chest logo is painted on the torso alone."""
+"""Zones of a solid: a chest logo is painted on the torso only."""
 
 BALL, TUBE, BOX = 0, 1, 2
 """Kinds of a solid: a whole ellipsoid, a cone or cut ellipsoid, a box."""
@@ -27,7 +27,7 @@ BALL, TUBE, BOX = 0, 1, 2
 
 @dataclass(frozen=True)
 class Material:
-    """What a surface looks like; `patterns.py` paints it.
+    """Material of a surface; `patterns.py` paints it.
 
     Attributes:
         part: what it belongs to, for counting what is visible (`upper`, `hair`); empty for anything but the person.

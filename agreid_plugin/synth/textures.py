@@ -129,7 +129,7 @@ SURFACES: dict[str, Callable[[Array, Array], Array]] = {
     "gravel": _gravel,
     "floor": _floor,
 }
-"""What people walk on."""
+"""Surfaces of the ground."""
 
 
 def _sky(x: Array, z: Array) -> Array:
@@ -181,4 +181,4 @@ WALLS: dict[str, Callable[[Array, Array], Array]] = {
     "fence": _fence,
     "hall": _hall,
 }
-"""What stands behind people; the height is in meters above the ground."""
+"""Walls behind people; the height is in meters above the ground."""

@@ -202,7 +202,7 @@ _parsed: ContextVar[dict[str, Dataset] | None] = ContextVar("parsed", default=No
 
 @contextmanager
 def parse_once() -> Iterator[None]:
-    """Have `load` read each dataset once within the block, as a run does: its files do not change meanwhile."""
+    """Let `load` read each dataset once within the block, as a run does, whose files do not change."""
     before = _parsed.get()
     token = _parsed.set({} if before is None else before)
     try:

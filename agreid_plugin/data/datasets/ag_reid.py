@@ -39,7 +39,7 @@ V2_LISTS = {
 def _fields(match: re.Match[str]) -> dict[str, Any]:
     camera = int(match["camera"])
     return {
-        # A person's number alone is no identity: the same one comes back on other days, in other clothes.
+        # A person's number is no identity: the same one comes back on other days, in other clothes.
         "pid": int(match["person"] + match["time"] + match["altitude"]),
         "camera": camera,
         "view": View.AERIAL if camera == 0 else View.GROUND,

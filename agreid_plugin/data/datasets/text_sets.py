@@ -25,7 +25,7 @@ class TextSet:
 
     Attributes:
         combined: names of the file that annotates all splits, each entry with its split.
-        images: folders that hold the images; the set's own folder is tried last.
+        images: folders that hold the images; the set's folder is tried last.
         view: the view of images that have no `cam_id`.
     """
 

@@ -31,7 +31,7 @@ class Protocol:
         query: what query images must be, property -> allowed values; empty lets all in.
         gallery: the same for the gallery.
         hide: rules, each hiding some gallery images from a query.
-        list_file: the dataset's own list, which goes before the filters.
+        list_file: the dataset's list file, which goes before the filters.
         restrict: `query_in_gallery` leaves out queries whose identity is not in the gallery.
         source: paper or code that defines it.
         note: remark for comparing numbers.

@@ -96,7 +96,7 @@ def crop(image: Tensor, generator: Generator | None, ratio: tuple[float, float] 
 
 
 def gray(image: Tensor, generator: Generator | None) -> Tensor:
-    """Take the color away, or not."""
+    """Turn the image gray, or not."""
     return _gray(image).expand_as(image) if happens(GRAY, generator) else image
 
 
@@ -122,7 +122,7 @@ def erase(image: Tensor, generator: Generator | None) -> Tensor:
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     operation.__name__: operation for operation in (jitter, rotate, crop, gray, flip, erase)
 }
-"""What may be in the pool, by name."""
+"""Operations of the pool by name."""
 
 
 def _draw_rectangle(

@@ -37,7 +37,7 @@ def from_host(inputs: dict[str, Any]) -> Batch:
 
 
 def host_collate(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Stack samples for the host's loaders, whose own function returns None for what it does not know."""
+    """Stack samples for the host's loaders, whose function returns None for types that it does not know."""
     return to_host(collate(samples))
 
 

@@ -98,10 +98,10 @@ class ReIDDataset(BaseDataset):
         attributes: names of those to learn, all without any, or rows `[name, [value, ...]]`; None: learn none.
         missing_attributes: learn although the attribute file lacks some training identities.
         captions: how captions are read: `which` (each caption of an image once an epoch, `all`, or one of them, drawn
-            anew, `one`) and the arguments of `Tokenize`; None: they are not.
+            each time, `one`) and the arguments of `Tokenize`; None: they are not.
         agsynth: `ids`, `images_per_id`, `size`, `seed` of AG-Synth, which is made if the dataset is missing.
         pipeline: transforms of an image, the last of which is `Pack`.
-        **kwargs: the host's own arguments.
+        **kwargs: the host's arguments.
     """
 
     def __init__(
