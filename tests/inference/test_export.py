@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 import yaml
-from conftest import ROOT, assert_one_line
+from conftest import ROOT, assert_one_line, slow
 from fastreid.modeling import build_model
 from small_exports import make_model
 from small_gallery import SETTINGS, gallery_records, make_visa
@@ -31,13 +31,15 @@ RELEASED = {"variant": "released"}
 THREE_WORDS = {"words": {"cctv": "ground", "wearable": "wearable", "uav": "aerial"}}
 METHODS = [
     ("ViSA", {}, {"views"}),
-    ("ViSA", {**RELEASED, "backbone": {**BACKBONES["ViSA"], **RELEASED}}, {"views"}),
     ("VDT", {}, set()),
     ("VIF", {}, set()),
     ("SVPR-attributes", THREE_WORDS, {"views", "platforms"}),
-    ("SVPR", RELEASED, {"views"}),
     ("SVPR", {"view": "predicted"}, set()),
     ("TAGCLIP", {}, set()),
+    *slow(
+        ("ViSA", {**RELEASED, "backbone": {**BACKBONES["ViSA"], **RELEASED}}, {"views"}),
+        ("SVPR", RELEASED, {"views"}),
+    ),
 ]
 
 
