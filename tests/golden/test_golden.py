@@ -317,7 +317,9 @@ def test_every_gradient_has_the_recorded_norm(step, recorded):
 
 
 def test_raw_gradients(step, recorded):
-    for name in (name for name in recorded if name.startswith("train.grad.")):
+    names = [name for name in recorded if name.startswith("train.grad.")]
+    assert names
+    for name in names:
         key, _, cut = name.removeprefix("train.grad.").partition("[")
         expected = recorded[name]
         gradient = step.gradients[key]
