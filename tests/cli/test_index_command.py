@@ -333,23 +333,23 @@ def test_bad_input_is_one_line(made, index, tmp_path, argv, words):
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory) -> Path:
-    """200 people, four pictures each."""
+    """60 people, four pictures each."""
     root = tmp_path_factory.mktemp("crowd")
-    make_agsynth(root, ids=200, images_per_id=4, size=(64, 32), workers=1, progress=False)
+    make_agsynth(root, ids=60, images_per_id=4, size=(64, 32), workers=1, progress=False)
     return root
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_right_one_of_200_people_is_found(crowd, model, index, search, tmp_path, engine):
+def test_the_right_one_of_60_people_is_found(crowd, model, index, search, tmp_path, engine):
     where = tmp_path / engine
     splits = ("--splits", "train", "query", "gallery")
     outcome = index("build", "--index", where, *model, "--images", crowd, "--dataset", "CARGO", *splits)
-    assert "images     800" in outcome.out, outcome.err
-    assert "CARGO: 800 images of split gallery, query, train (--splits chooses)\n" in outcome.err
+    assert "images     240" in outcome.out, outcome.err
+    assert "CARGO: 240 images of split gallery, query, train (--splits chooses)\n" in outcome.err
     records = sorted(load("CARGO", crowd).records, key=lambda record: record.path)
-    assert len({record.pid for record in records}) == 200
+    assert len({record.pid for record in records}) == 60
     for view in View:
-        asked = [record for record in records[::80] if record.view == view]
+        asked = [record for record in records[::24] if record.view == view]
         assert asked
         images = [word for record in asked for word in ("--image", similar(record, tmp_path))]
         query = (*images, "--query-view", view.name.lower(), "--top", 5)

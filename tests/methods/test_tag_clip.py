@@ -142,6 +142,7 @@ def test_a_feature_by_hand():
     torch.testing.assert_close(Features(pooled, selected).embedding, expected)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_dense_form_can_be_exported(clip):
     """With one graph for any routing."""
