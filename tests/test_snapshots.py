@@ -51,7 +51,7 @@ def list_keys() -> dict[str, str]:
         for name in path.split("."):
             node = node[name]
         found[path] = repr(node)
-    return found
+    return dict(sorted(found.items()))
 
 
 def list_components() -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ Shapes: B images, D width, C identities.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -32,8 +33,8 @@ class VDT(ReIDMethod):
 
     Args:
         backbone: gives class, view and identity tokens.
-        head: of the identity feature.
-        view_head: of the view token, two classes in the order of `View`.
+        identities: number of identities to train on.
+        make_head: makes a head for features of a width and a number of classes; None for `BNNeck`.
         objectives: name -> loss of the identity head.
         view_weight: factor of the view classification and of the orthogonality.
         neck_sees_cls: pass the class token through the identity head in training, too, as the released code does. It
@@ -46,16 +47,16 @@ class VDT(ReIDMethod):
     def __init__(
         self,
         backbone: DecoupledEncoder,
-        head: nn.Module,
-        view_head: nn.Module | None = None,
+        identities: int,
+        make_head: Callable[[int, int], nn.Module] | None = None,
         objectives: nn.ModuleDict | None = None,
+        *,
         view_weight: float = 0.001,
         neck_sees_cls: bool = True,
     ):
         super().__init__()
-        self.backbone = backbone
-        self.head = head
-        self.view_head = BNNeck(backbone.width, len(View)) if view_head is None else view_head
+        self.backbone, make_head = backbone, make_head or BNNeck
+        self.head, self.view_head = make_head(backbone.width, identities), make_head(backbone.width, len(View))
         self.objectives = identity_objectives(over_nonzero=True) if objectives is None else objectives
         self.view_loss = ViewLoss(view_weight)
         self.orthogonal_loss = OrthogonalLoss(view_weight)

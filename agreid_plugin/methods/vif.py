@@ -41,9 +41,9 @@ class VIF(ReIDMethod):
         objectives: name -> loss of the head: cross-entropy (Eq. 11) and batch-hard triplets with a soft margin (Eq. 12)
             without any. Gamma is the weight of the triplets; the paper prints neither it nor delta.
         width: D; the backbone's attribute `width` without a number.
-        vial_weight: delta, factor of L_VIAL.
+        vial_weight: delta, factor of L_VIAL (Eq. 13); 0 for the ViT baseline.
         lambda_: strength of VIAL's penalty (Eq. 8).
-        beta: its decay with the cosine (Eq. 8).
+        beta: decay of the penalty with the cosine (Eq. 8).
         margin: M, how far below 1 the cosine of different people should stay (Eq. 10).
         hard_mining: whether hard negatives take part (Eq. 10) or positives only (Eq. 9).
         gather: pair the images of all processes in VIAL; see there.
@@ -64,8 +64,8 @@ class VIF(ReIDMethod):
         identities: int,
         make_head: Callable[[int, int], nn.Module] | None = None,
         objectives: nn.ModuleDict | None = None,
-        *,
         width: int | None = None,
+        *,
         vial_weight: float = 1.0,
         lambda_: float = 0.5,
         beta: float = 5.0,

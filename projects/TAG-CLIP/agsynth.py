@@ -6,7 +6,7 @@ model = dict(
     type="agreid_plugin.TAGCLIP",
     clip=dict(text_length=64),  # AG-Synth's captions have fewer tokens
     at=[2],
-    local_width=256,
+    tse_width=256,
     temperature=0.07,  # nothing has come to rest at 0.01 yet
     text_dropout=0.0,
     freeze_patches=False,

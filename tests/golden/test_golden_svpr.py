@@ -66,7 +66,7 @@ def converted(recorded) -> Converted:
 def model(converted) -> SVPR:
     with torch.device("meta"):  # nothing is drawn that the file fills
         clip = build_clip("ViT-B-16", text_length=100, quick_gelu=True)
-        model = SVPR(clip.image, clip.text, 20, SCHEMA, variant="released", words=THREE_WORDS)
+        model = SVPR(clip.image, clip.text, 20, schema=SCHEMA, variant="released", words=THREE_WORDS)
     unfilled, unexpected = model.load_state_dict(converted.state, strict=False, assign=True)
     assert not unexpected
     assert {name.split(".")[0] for name in unfilled} == {"view_predictor"}

@@ -16,7 +16,7 @@ def tiny_tag_clip(layers: int = 3, at=(1, 2), experts: int = 3) -> TAGCLIP:
     shape = {"patch_size": 8, "width": 8, "heads": 2, "layers": layers, "embed_dim": 4}
     text = {"text_width": 4, "text_heads": 2, "text_layers": layers, "text_length": 8}
     clip = build_clip("ViT-B-16", image_size=(16, 16), **shape, **text)
-    model = TAGCLIP(clip, 5, at=at, experts=experts, top_k=2, local_width=6)
+    model = TAGCLIP(clip, 5, at=at, experts=experts, top_k=2, tse_width=6)
     for value in model.state_dict().values():
         if value.is_floating_point():
             value += 0.1 * torch.rand(value.shape)

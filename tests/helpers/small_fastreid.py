@@ -56,6 +56,7 @@ def forget_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastreid.config.defaults._C", get_cfg())
     for name in ("_docs", "_entries"):
         monkeypatch.setattr(loading, name, dict(getattr(loading, name)))
+    monkeypatch.setattr(loading, "_optional", set(loading._optional))
 
 
 def train_once(path: Path, *overrides: object) -> str:

@@ -44,7 +44,7 @@ CONFIGS = {
     "ViSA": {"type": "agreid_plugin.ViSA", "backbone": BACKBONES["ViSA"], "objectives": OBJECTIVES},
     "SVPR": {"type": "agreid_plugin.SVPR", "clip": {**CLIP, "freeze": ["text"]}, "objectives": OBJECTIVES},
     "VIF": {**VIF, "backbone": BACKBONES["ViT"]},
-    "TAGCLIP": {"type": "agreid_plugin.TAGCLIP", "clip": CLIP, "at": [1], "local_width": 10, "freeze_patches": False},
+    "TAGCLIP": {"type": "agreid_plugin.TAGCLIP", "clip": CLIP, "at": [1], "tse_width": 10, "freeze_patches": False},
 }
 RESNET = {"type": "mmpretrain.ResNet", "depth": 18}
 WITH_MMPRETRAIN = {"ResNet": {**VIF, "backbone": RESNET, "width": 512}}

@@ -15,7 +15,7 @@ SMALLER = {
     "ViSA": {"backbone": {"vit": VIT, "experts": 2, "tokens": 2, "neighbors": 4}},
     "VIF-AGReID": {"backbone": {"vit": VIT}},
     "SVPR-ReID": {"clip": CLIP},
-    "TAG-CLIP": {"clip": CLIP, "at": [1], "local_width": 16},
+    "TAG-CLIP": {"clip": CLIP, "at": [1], "tse_width": 16},
 }
 
 

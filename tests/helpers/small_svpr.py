@@ -37,7 +37,7 @@ def small_clip(text_length: int = 48, layers: int = 3, text_layers: int = 2) -> 
 def small_svpr(variant: str = "paper", schema: AttributeSchema | None = SCHEMA, **arguments) -> svpr.SVPR:
     """Of three identities; every parameter is drawn wide enough to matter."""
     clip = small_clip()
-    method = svpr.SVPR(clip.image, clip.text, 3, schema, variant=variant, **arguments)
+    method = svpr.SVPR(clip.image, clip.text, 3, schema=schema, variant=variant, **arguments)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in method.named_parameters():

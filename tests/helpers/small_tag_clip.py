@@ -35,7 +35,7 @@ def small_clip() -> CLIP:
 def small(clip: CLIP, **arguments) -> TAGCLIP:
     """Of three identities, with towers of its own and routers that have something to decide by."""
     torch.manual_seed(0)
-    defaults = {"at": (1, 2), "local_width": 10}
+    defaults = {"at": (1, 2), "tse_width": 10}
     model = TAGCLIP(copy.deepcopy(clip), 3, **defaults | arguments)
     for name, parameter in model.named_parameters():
         if "router" in name or ".experts." in name:

@@ -24,7 +24,7 @@ def small_backbone(variant: str = "paper", vab: bool = True, **arguments) -> ViS
 
 def small_visa(variant: str = "paper", modules: dict[str, bool] | None = None, **arguments) -> ViSA:
     """Of three identities."""
-    return ViSA(small_backbone(variant, **modules or {}), 3, variant, **arguments)
+    return ViSA(small_backbone(variant, **modules or {}), 3, variant=variant, **arguments)
 
 
 def batch(seed: int = 1) -> Batch:

@@ -16,7 +16,6 @@ from agreid_plugin.methods.svpr.convert import convert_svpr
 from agreid_plugin.methods.vdt import VDT
 from agreid_plugin.methods.visa import ViSA, build_backbone
 from agreid_plugin.methods.visa.convert import convert_vdt, convert_visa
-from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import Batch
@@ -33,7 +32,7 @@ NECK = ["weight", *(f"bottleneck.0.{name}" for name in ("weight", "bias", "runni
 
 def tiny_vdt(**vit) -> VDT:
     torch.manual_seed(0)
-    model = VDT(DecoupledEncoder(VisionTransformer(**TINY | vit)), BNNeck(8, classes=5))
+    model = VDT(DecoupledEncoder(VisionTransformer(**TINY | vit)), 5)
     randomize(model)
     return model.eval()
 
@@ -49,7 +48,7 @@ def tiny_visa(stride=(6, 8), experts=4, top_k=2, tokens=4, **vit) -> ViSA:
 
 def tiny_svpr(schema: AttributeSchema = SCHEMA, layers: int = 2, text_length: int = 48) -> SVPR:
     clip = small_clip(text_length, layers=layers, text_layers=layers)
-    model = SVPR(clip.image, clip.text, 5, schema, variant="released")
+    model = SVPR(clip.image, clip.text, 5, schema=schema, variant="released")
     randomize(model)
     return model.eval()
 

@@ -90,7 +90,7 @@ def test_images_and_words_are_what_is_selected(clip):
 
 @torch.no_grad()
 def test_experts_in_the_last_block_leave_the_view_token_out_of_the_selection(clip):
-    model = small(clip, at=(1, 3), share=1.0).eval()
+    model = small(clip, at=(1, 3), tse_share=1.0).eval()
     indices = model.encode_images(batch().images).selected.indices
     assert indices.sort(dim=1).values.tolist() == [list(range(1, 9))] * 6
 

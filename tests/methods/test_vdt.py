@@ -7,7 +7,6 @@ from torch import nn
 
 from agreid_plugin.losses import IdentityLoss, OnFeatures, OrthogonalLoss, TripletLoss, ViewLoss
 from agreid_plugin.methods.vdt import VDT
-from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder
 from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import UNKNOWN, Batch, View
@@ -17,7 +16,7 @@ def small_vdt(**arguments) -> VDT:
     """Of three identities; the view token does not start at zero here."""
     torch.manual_seed(0)
     vit = VisionTransformer((32, 16), 8, width=16, depth=3, heads=2, drop_path=0.0, extra_tokens=1)
-    method = VDT(DecoupledEncoder(vit), BNNeck(16, 3), **arguments)
+    method = VDT(DecoupledEncoder(vit), 3, **arguments)
     nn.init.normal_(method.backbone.view_tokens, std=0.5)
     return method
 

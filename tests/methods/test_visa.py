@@ -29,7 +29,7 @@ def test_the_variant_of_the_paper():
     assert all(branch.patches_per_query and branch.gradient for branch in branches)
     assert branches[0].graph is not branches[1].graph
     assert backbone.fusion.token is None
-    assert not ViSA(backbone, 3, "paper").objectives["cls"].loss.over_nonzero
+    assert not ViSA(backbone, 3, variant="paper").objectives["cls"].loss.over_nonzero
 
 
 def test_the_released_variant():
@@ -40,7 +40,7 @@ def test_the_released_variant():
     assert not any(branch.patches_per_query or branch.gradient for branch in branches)
     assert branches[0].graph is branches[1].graph
     assert backbone.fusion.token.shape == (16,)
-    assert ViSA(backbone, 3, "released").objectives["cls"].loss.over_nonzero
+    assert ViSA(backbone, 3, variant="released").objectives["cls"].loss.over_nonzero
 
 
 # Terms and features
@@ -134,9 +134,9 @@ def test_what_the_norm_keeps(variant, tracked):
 def test_heads_and_losses_of_ones_own():
     made = []
 
-    def make_head(classes: int) -> BNNeck:
+    def make_head(width: int, classes: int) -> BNNeck:
         made.append(classes)
-        return BNNeck(16, classes)
+        return BNNeck(width, classes)
 
     method, data = small_visa(make_head=make_head, objectives=nn.ModuleDict()), batch()
     assert made == [3, 3, 2]

@@ -35,7 +35,7 @@ def test_a_training_step_equals_the_reference_form(variant):
     gradients = []
     for make in (lambda backbone: backbone, ReferenceBackbone):
         backbone, data = small_backbone(variant).double(), batch()
-        method = ViSA(make(backbone), 3, variant).double()
+        method = ViSA(make(backbone), 3, variant=variant).double()
         torch.manual_seed(1)
         for head in (method.head, method.local_head, method.view_head):
             nn.init.normal_(head.classifier.weight)

@@ -43,7 +43,7 @@ class Recorded(TAGCLIP):
 def tag_clip(dtype: torch.dtype = torch.float64, **arguments) -> Recorded:
     torch.manual_seed(0)
     clip = build_clip("ViT-B-16", image_size=(32, 16), **SHAPE, **TEXT)
-    model = Recorded(clip, 4, **{"at": (1, 2), "experts": 4, "top_k": 3, "local_width": 5, **arguments})
+    model = Recorded(clip, 4, **{"at": (1, 2), "experts": 4, "top_k": 3, "tse_width": 5, **arguments})
     for name, parameter in model.named_parameters():
         if "router" in name or ".experts." in name:
             parameter.data += 0.3 * torch.randn(parameter.shape)

@@ -42,7 +42,7 @@ def bench_svpr(setting: Setting, rounds: int) -> Iterator[str]:
 def _features(setting: Setting) -> Ways:
     torch.manual_seed(0)
     clip = build_clip("ViT-B-16", image_size=setting.size, text_length=TEXT_LENGTH, **CLIP_MODELS[setting.model])
-    cached = SVPR(clip.image, clip.text, IDENTITIES, AttributeSchema(QUT_GROUPS)).requires_grad_(False).eval()
+    cached = SVPR(clip.image, clip.text, IDENTITIES, schema=AttributeSchema(QUT_GROUPS)).requires_grad_(False).eval()
     batchwise, every = share(cached), share(cached)
     batchwise.cache_text = False
     every.backbone.text = PerImageText(every.backbone.text, setting.batch)

@@ -29,7 +29,7 @@ def _method(setting: Setting) -> ViSA:
     vit = build_vit(setting.model, image_size=setting.size, stride=STRIDE, drop_path=0.0, extra_tokens=1)
     backbone = build_backbone(vit, variant="paper", neighbors=min(NEIGHBORS, vit.num_patches))
     nn.init.normal_(backbone.encoder.view_tokens, std=0.02)
-    return ViSA(backbone, IDENTITIES, "paper")
+    return ViSA(backbone, IDENTITIES, variant="paper")
 
 
 def _methods(setting: Setting) -> dict[str, ViSA]:

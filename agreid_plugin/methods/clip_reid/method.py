@@ -57,6 +57,7 @@ class CLIPBaseline(ReIDMethod):
         identities: int,
         make_head: MakeHead | None = None,
         objectives: nn.ModuleDict | None = None,
+        *,
         neck: str = "before",
     ):
         super().__init__()
@@ -108,6 +109,7 @@ class CLIPReID(ReIDMethod):
         make_head: MakeHead | None = None,
         objectives: nn.ModuleDict | None = None,
         text_loss: nn.Module | None = None,
+        *,
         neck: str = "before",
     ):
         super().__init__()

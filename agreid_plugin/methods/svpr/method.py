@@ -45,6 +45,8 @@ class SVPR(ViewAwareMethod):
         image: the image tower.
         text: the text tower, frozen by the caller; without VDFE and ASMoE it is not kept.
         identities: number of identities to train on.
+        make_head: makes a head for features of a width and a number of classes; None for `BNNeck`.
+        objectives: name -> loss of an identity head; None for smoothed cross-entropy and triplets.
         schema: the attributes to learn; None for a dataset without, which leaves ASMoE out.
         variant: `paper` or `released`; see `Variant`.
         view: where the view of a test image comes from, `given` with it or `predicted`. Training needs it given.
@@ -59,17 +61,13 @@ class SVPR(ViewAwareMethod):
         expert_top_k: experts that count for an attribute; None for the variant's.
         attribute_ratio: share of the attributes that are chosen (Eq. 7).
         keep: share of the candidates that a stage of the refinement keeps.
-        momentum: gamma in Eq. 8.
-        make_head: makes a head for features of a width and a number of classes; None for `BNNeck`.
-        objectives: name -> loss of an identity head; None for smoothed cross-entropy and triplets.
-        view_weight: alpha in Eq. 12.
-        attribute_weight: beta in Eq. 12; None for the variant's.
+        momentum: gamma, share of the refined in a stage's result (Eq. 8).
+        view_weight: alpha, weight of the view losses (Eq. 12).
+        attribute_weight: beta, weight of the attributes' loss (Eq. 12); None for the variant's.
         orthogonality: `cosine` or `dot`; see `OrthogonalLoss`.
         sentences: style of the attributes' sentences, one of `data.sentences.STYLES`; None for the variant's.
         drop_attributes: share of the training images, drawn in every step, whose sentence names no attribute, as at
             test time. In the paper every sentence names them: what reads them there need not find them in the image.
-
-    Attributes:
         cache_text: at test time, reuse encoded sentences of earlier batches while no weight changes.
     """
 
@@ -80,6 +78,8 @@ class SVPR(ViewAwareMethod):
         image: ImageTower,
         text: TextTower | None,
         identities: int,
+        make_head: Callable[[int, int], nn.Module] | None = None,
+        objectives: nn.ModuleDict | None = None,
         schema: AttributeSchema | None = None,
         *,
         variant: str = "paper",
@@ -96,13 +96,12 @@ class SVPR(ViewAwareMethod):
         attribute_ratio: float = 0.7,
         keep: float = 0.5,
         momentum: float = 0.1,
-        make_head: Callable[[int, int], nn.Module] | None = None,
-        objectives: nn.ModuleDict | None = None,
         view_weight: float = 1.0,
         attribute_weight: float | None = None,
         orthogonality: str = "cosine",
         sentences: str | None = None,
         drop_attributes: float = 0.0,
+        cache_text: bool = True,
     ):
         super().__init__()
         switches, self.view_classes = get_variant(variant), ViewWords(words)
@@ -134,7 +133,7 @@ class SVPR(ViewAwareMethod):
             self.training_inputs |= {"attributes"}
         self.embeds_attributes = switches.embeds_attributes
         self.drop_attributes = require_within("drop_attributes", drop_attributes, 0, 1)
-        self.cache_text = True
+        self.cache_text = cache_text
 
     def forward(self, batch: Batch) -> SVPROutputs:
         """Encode a batch and run the heads. At test time no sentence names attributes, whatever the batch has."""

@@ -30,7 +30,7 @@ from agreid_plugin.methods.tag_clip.hrmoe import BlockRouting
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.gradient_cache import TwoStageMethod
 from agreid_plugin.nn.token_selection import SelectedTokens, TokenSelection, mask_patches, mask_words
-from agreid_plugin.types import UNKNOWN, Batch
+from agreid_plugin.types import UNKNOWN, Batch, HeadOutputs
 
 OBJECTIVES = ("itc", "sdm")
 
@@ -154,7 +154,8 @@ class TAGCLIP(TwoStageMethod):
 
     Args:
         clip: the towers, with their pretrained weights; the method changes them.
-        identities: C, number of identities to train on.
+        identities: C, number of identities to train on; with one, as for a test only, there is no classifier.
+        objectives: name -> further losses, computed on the images' global features.
         block: `hr_moe`, `moe` or `vit`; see `ImageEncoder`.
         at: blocks that have experts, counted from 0.
         experts: experts of a block.
@@ -165,17 +166,17 @@ class TAGCLIP(TwoStageMethod):
         tse: local features of selected tokens.
         view_loss: L_view, with `hr_moe`.
         ortho_loss: L_ortho, with `hr_moe`.
-        id_loss: L_id.
+        id_loss: L_id, cross-entropy to the identities.
         objective: alignment of images and texts: `itc` or, as in IRRA, `sdm`, which learns no temperature.
         temperature: initial value of the learned temperature of `itc`, one for global and local features. The
             released code has 0.07, but loads CLIP's, which is the default here. It is clamped to 0.01 or more.
-        soft_label: see above.
-        id_weight: lambda_id.
+        soft_label: share of N-ITC's targets that the network gives itself, in the end.
+        id_weight: lambda_id, factor of L_id.
         view_weight: factor of L_view.
-        ortho_weight: lambda_ortho; see `OrthogonalHinge`.
-        margin: of L_ortho.
-        share: part of the tokens that TSE selects.
-        local_width: W.
+        ortho_weight: lambda_ortho, factor of L_ortho; see `OrthogonalHinge`.
+        margin: of L_ortho, |cos| of class and view token that costs nothing; times `ortho_weight` the paper's alpha.
+        tse_share: part of the tokens that TSE selects.
+        tse_width: W, width of a local feature.
         text_dropout: share of attention that the text tower drops in training.
         gather: compare with the pairs of all processes; see `VIAL`.
     """
@@ -187,6 +188,7 @@ class TAGCLIP(TwoStageMethod):
         self,
         clip: CLIP,
         identities: int,
+        objectives: nn.ModuleDict | None = None,
         *,
         block: str = "hr_moe",
         at: Sequence[int] = (6, 7, 8),
@@ -206,8 +208,8 @@ class TAGCLIP(TwoStageMethod):
         view_weight: float = 1.0,
         ortho_weight: float = 100.0,
         margin: float = 0.001,
-        share: float = 0.3,
-        local_width: int = 1024,
+        tse_share: float = 0.3,
+        tse_width: int = 1024,
         text_dropout: float = 0.05,
         gather: bool = True,
     ):
@@ -223,14 +225,15 @@ class TAGCLIP(TwoStageMethod):
             self.image.freeze_image_routers()
         set_text_dropout(clip.text, require_within("text_dropout", text_dropout, 0, 1))
         width, words = clip.image.embed_dim, clip.text.length - 2
-        self.image_local = TokenSelection(width, clip.image.num_patches, share, local_width) if tse else None
-        self.text_local = TokenSelection(width, words, share, local_width) if tse else None
-        self.classifier = _build_classifier(width, identities) if id_loss else None
+        self.image_local = TokenSelection(width, clip.image.num_patches, tse_share, tse_width) if tse else None
+        self.text_local = TokenSelection(width, words, tse_share, tse_width) if tse else None
+        self.classifier = _build_classifier(width, identities) if id_loss and identities > 1 else None
         self.id_loss = IdentityLoss(id_weight)
         self.decoupling = Decoupling(
             ViewLoss(view_weight) if view_loss else None, OrthogonalHinge(ortho_weight, margin) if ortho_loss else None
         )
         self.alignment = _build_alignment(objective, gather)
+        self.objectives = nn.ModuleDict() if objectives is None else objectives
         self.logit_scale = _build_logit_scale(temperature) if objective == "itc" else None
         self.soft_label = require_within("soft_label", soft_label, 0, 1)
 
@@ -282,7 +285,9 @@ class TAGCLIP(TwoStageMethod):
         if outputs.image_logits is not None:
             both = [self.id_loss(logits, pids) for logits in (outputs.image_logits, outputs.text_logits)]
             terms["loss_id"] = (both[0] + both[1]) / 2
-        return terms | self.decoupling(images.routed, batch.views)
+        head = HeadOutputs(images.pooled, images.embedding, outputs.image_logits)
+        further = {f"loss_{name}": objective(head, batch) for name, objective in self.objectives.items()}
+        return terms | self.decoupling(images.routed, batch.views) | further
 
     def embed(self, outputs: TAGCLIPOutputs) -> Tensor:
         """Return the features of images, or of sentences in a batch without images; see `Features.embedding`."""

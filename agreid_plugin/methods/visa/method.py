@@ -38,12 +38,12 @@ class ViSA(ViewAwareMethod):
     Args:
         backbone: encoder, ETGM and DLFM.
         identities: number of identities to train on.
+        make_head: makes a head for features of a width and a number of classes; None for `BNNeck`.
+        objectives: name -> loss of the identity head and of the local head; None for L_id and L_tri (Eqs. 14-15).
         variant: `paper` or `released`; see `Variant`. It should be the backbone's.
         view: where the view of a test image comes from, `given` with it or `predicted`. Training needs it given.
-        make_head: makes a head of a number of classes; None for `BNNeck`.
-        objectives: name -> loss of the identity head and of the local head; None for L_id and L_tri (Eqs. 14-15).
         view_weight: factor of the view classification and of the orthogonality.
-        balance_weight: lambda in Eq. 20; None for the variant's.
+        balance_weight: lambda, weight of the load balance (Eq. 20); None for the variant's.
 
     Example:
         >>> from agreid_plugin.methods.visa import build_backbone
@@ -62,15 +62,16 @@ class ViSA(ViewAwareMethod):
         self,
         backbone: ViSABackbone,
         identities: int,
+        make_head: Callable[[int, int], nn.Module] | None = None,
+        objectives: nn.ModuleDict | None = None,
+        *,
         variant: str = "paper",
         view: str = "given",
-        make_head: Callable[[int], nn.Module] | None = None,
-        objectives: nn.ModuleDict | None = None,
         view_weight: float = 1.0,
         balance_weight: float | None = None,
     ):
         super().__init__()
-        switches, make_head = get_variant(variant), make_head or partial(BNNeck, backbone.width)
+        switches, make_head = get_variant(variant), partial(make_head or BNNeck, backbone.width)
         self.backbone = backbone
         self.head = make_head(identities)
         self.local_head = make_head(identities) if backbone.fusion else None

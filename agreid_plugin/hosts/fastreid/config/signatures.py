@@ -26,16 +26,17 @@ def option_names(function: Callable[..., Any], left_out: Collection[str] = ()) -
     return {each.name: each.name.strip("_").upper() for each in behind or parameters if each.name not in left_out}
 
 
-def keys_from(group: str, function: Callable[..., Any], left_out: Collection[str] = ()) -> list[Key]:
+def keys_from(group: str, function: Callable[..., Any], left_out: Collection[str] = (), label: str = "") -> list[Key]:
     """Return the keys of a constructor's options.
 
     Args:
         group: the keys' group, as `MODEL.VDT`.
         function: the constructor, or its class.
         left_out: options that are no keys.
+        label: what stands before the sentences; the function's name without one.
     """
     parameters, hints = inspect.signature(function).parameters, _hints(function)
-    sentences = _sentences(function)
+    sentences = _sentences(function, label or function.__name__)
     return [
         Key(f"{group}.{key}", _default(parameters[name]), sentences.get(name, ""), _entry(hints.get(name)))
         for name, key in option_names(function, left_out).items()
@@ -62,7 +63,7 @@ def _entry(hint: Any) -> Any:
     return next(kind() for kind in kinds if kind in (int, float, str)) if type(None) in kinds else None
 
 
-def _sentences(function: Callable[..., Any]) -> dict[str, str]:
+def _sentences(function: Callable[..., Any], label: str) -> dict[str, str]:
     """Return argument -> first sentence of what the docstring says of it."""
     found: dict[str, list[str]] = {}
     name = ""
@@ -73,10 +74,5 @@ def _sentences(function: Callable[..., Any]) -> dict[str, str]:
             name, found[match[1]] = match[1], [match[2]]
         elif name:
             found[name].append(line.strip())
-    label = function.__name__ if isinstance(function, type) else ""
-    return {name: _sentence(label, " ".join(lines)) for name, lines in found.items()}
-
-
-def _sentence(label: str, text: str) -> str:
-    first = SENTENCE_END.split(text.strip(), maxsplit=1)[0]
-    return f"{label}: {first.rstrip('.')}." if label else f"{first[:1].upper()}{first[1:].rstrip('.')}."
+    first = {name: SENTENCE_END.split(" ".join(lines).strip(), maxsplit=1)[0] for name, lines in found.items()}
+    return {name: f"{label}: {sentence.rstrip('.')}." for name, sentence in first.items()}

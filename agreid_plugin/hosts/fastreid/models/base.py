@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial, reduce
+from operator import getitem
 from typing import Any, ClassVar
 
 import torch
@@ -17,16 +20,19 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import Released
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
+from agreid_plugin.hosts.fastreid.config.signatures import keys_from, options_from
 from agreid_plugin.hosts.fastreid.data.batches import from_host
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone
+from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.gradient_cache import TwoStageMethod
-from agreid_plugin.types import VIEW_SOURCES, Batch, HeadOutputs
+from agreid_plugin.types import VIEW_SOURCES, Batch, HeadOutputs, ReIDMethod
 
 _logger = logging.getLogger("fastreid.train")
 
 OURS = "BNNeckHead"
+VIEW = "view"  # the option that all methods share one key for
 KEYS = (
     Key("MODEL.VIEW", "given", "Where the view of a test image comes from, if the method needs it: given | predicted."),
     Key(
@@ -44,10 +50,43 @@ class HostMethod:
     Where a method needs more of the host than most do, it says so in the class methods and attributes below.
     """
 
+    group: ClassVar[str] = ""
+    """The group of configuration keys that have the options of the method's constructor."""
+    left_out: ClassVar[Collection[str]] = ()
+    """Options that are no keys of the group."""
+    core_type: ClassVar[type[nn.Module]] = nn.Module
+    """What the method takes as its backbone."""
+    builder: ClassVar[str] = ""
+    """The name of a backbone of that type."""
+    own_losses: ClassVar[Mapping[str, str]] = {}
+    """Losses that the method has built in -> the key of the weight below `group`, empty if there is none."""
     computed_with: ClassVar[Mapping[str, str]] = {}
     """The attributes that hold losses of the method's own -> the module without which one is not computed."""
     released: ClassVar[Released | None] = None
     """The model of the method's released code, if its checkpoints can be converted."""
+
+    def __init__(self, cfg):
+        parts = self.build_parts(cfg)
+        with key_error_context(self.group):
+            super().__init__(*parts, **self.read_options(cfg))
+        self.keep_normalization(cfg)
+
+    @classmethod
+    def build_parts(cls, cfg) -> tuple[Any, ...]:
+        """Return the constructor's first arguments: the backbone, and what `head_parts` gives."""
+        return find_core(cfg, cls.core_type, cls.builder), *head_parts(cfg)
+
+    @classmethod
+    def read_options(cls, cfg) -> dict[str, Any]:
+        """Return the constructor's options from their keys; `view` is that of `MODEL.VIEW`."""
+        method = cls.method_class()
+        options = options_from(reduce(getitem, cls.group.split("."), cfg), method, {VIEW, *cls.left_out})
+        return options | ({VIEW: view_source(cfg)} if VIEW in inspect.signature(method).parameters else {})
+
+    @classmethod
+    def method_class(cls) -> type[ReIDMethod]:
+        """Return the class of the method, which knows no host."""
+        return next(base for base in cls.__mro__ if issubclass(base, ReIDMethod) and not issubclass(base, HostMethod))
 
     @classmethod
     def learns_attributes(cls, _cfg) -> bool:
@@ -101,6 +140,31 @@ class HostMethod:
         return batch.with_(images=(batch.images - self.pixel_mean) / self.pixel_std)
 
 
+def register_method(
+    group: str, *builders: Callable[..., Any], left_out: Collection[str] = ()
+) -> Callable[[type[HostMethod]], type[HostMethod]]:
+    """Register a class as a meta-architecture; the options of its method's constructor are keys.
+
+    Options are the arguments behind `*`. A key has the argument's name in capitals, its default, and the sentence of
+    the docstring.
+
+    Args:
+        group: the group of keys, as `MODEL.VDT`.
+        builders: functions whose options are keys of the group as well, as one that builds the backbone.
+        left_out: options that the class gives by itself.
+    """
+
+    def register(kind: type[HostMethod]) -> type[HostMethod]:
+        kind.group, kind.left_out = group, left_out
+        for function in (*builders, kind.method_class()):
+            declare(keys_from(group, function, {VIEW, *left_out}, label=kind.__name__))
+        declare_architecture(kind.__name__, {loss: key and f"{group}.{key}" for loss, key in kind.own_losses.items()})
+        META_ARCH_REGISTRY.register(kind)
+        return kind
+
+    return register
+
+
 def method_of(cfg) -> type[HostMethod]:
     """Return the class of a configuration's meta-architecture, one that asks for nothing where it is the host's."""
     architecture = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
@@ -114,7 +178,7 @@ def view_source(cfg) -> str:
     return cfg.MODEL.VIEW
 
 
-def core_of(cfg, kind: type[nn.Module], builder: str) -> nn.Module:
+def find_core(cfg, kind: type[nn.Module], builder: str) -> nn.Module:
     """Build the backbone of the configuration and return its core, which must be of a kind."""
     of_host = BACKBONE_REGISTRY.get(cfg.MODEL.BACKBONE.NAME).__module__.startswith("fastreid.")
     backbone = None if of_host else build_backbone(cfg)
@@ -124,6 +188,11 @@ def core_of(cfg, kind: type[nn.Module], builder: str) -> nn.Module:
         f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} does not suit MODEL.META_ARCHITECTURE "
         f"{cfg.MODEL.META_ARCHITECTURE}: use {builder}"
     )
+
+
+def head_parts(cfg) -> tuple[int, Callable[[int, int], nn.Module], nn.ModuleDict]:
+    """Return identities, what makes heads, and their losses: what methods take after the backbone."""
+    return cfg.MODEL.HEADS.NUM_CLASSES, partial(make_head, cfg), build_objectives(cfg)
 
 
 @REID_HEADS_REGISTRY.register()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,12 @@ from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.engine.checkpoints import tolerate_full_disk
 from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
+from agreid_plugin.hosts.fastreid.config.signatures import keys_from
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.engine.distributed import plain, share
-from agreid_plugin.hosts.fastreid.models.base import HostMethod, make_head
+from agreid_plugin.hosts.fastreid.models.base import HostMethod, head_parts
 from agreid_plugin.hosts.fastreid.models.clip import build_clip_backbone, build_towers, require_clip_backbone
-from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
+from agreid_plugin.hosts.fastreid.models.losses import declare_architecture
 from agreid_plugin.losses import IdentityLoss
 from agreid_plugin.methods import clip_reid
 from agreid_plugin.methods.clip_reid import PromptSchedule, learn_prompts
@@ -44,7 +44,6 @@ FILE_NAME = "prompts.pth"
 LINES = 10  # of progress in the log
 NODE = "MODEL.CLIP_REID.STAGE1"
 KEYS = (
-    Key("MODEL.CLIP.NECK", "before", "CLIPBaseline, CLIPReID: compare features before or after the heads' norms."),
     Key("MODEL.CLIP_REID.I2T_WEIGHT", 1.0, "CLIP-ReID: weight of the loss of images and texts, smoothed as CE is."),
     Key(f"{NODE}.PROMPTS", "", "CLIP-ReID: prompts.pth of an earlier run on the same identities, instead of stage 1."),
     Key(f"{NODE}.EPOCHS", 120, "CLIP-ReID, stage 1: epochs that learn the prompts."),
@@ -55,7 +54,7 @@ KEYS = (
     Key(f"{NODE}.WARMUP_LR", 1e-5, "CLIP-ReID, stage 1: rate that warm-up starts from."),
     Key(f"{NODE}.MIN_LR", 1e-6, "CLIP-ReID, stage 1: rate of the last epoch, which a cosine leads to."),
 )
-declare(KEYS)
+declare([*KEYS, *keys_from("MODEL.CLIP", clip_reid.CLIPBaseline, label="CLIPBaseline, CLIPReID")])
 declare_architecture("CLIPReID", {"SupConLoss": ""})
 
 
@@ -63,39 +62,28 @@ declare_architecture("CLIPReID", {"SupConLoss": ""})
 class CLIPBaseline(HostMethod, clip_reid.CLIPBaseline):
     """CLIP's image tower with one head, built from a configuration."""
 
-    def __init__(self, cfg):
+    group = "MODEL.CLIP"
+
+    @classmethod
+    def build_parts(cls, cfg) -> tuple[Any, ...]:
+        """Return the image tower and head parts."""
         require_clip_backbone(cfg)
-        image = build_clip_backbone(cfg).core
-        with key_error_context("MODEL.CLIP"):
-            super().__init__(
-                image,
-                cfg.MODEL.HEADS.NUM_CLASSES,
-                make_head=partial(make_head, cfg),
-                objectives=build_objectives(cfg),
-                neck=cfg.MODEL.CLIP.NECK,
-            )
-        self.keep_normalization(cfg)
+        return build_clip_backbone(cfg).core, *head_parts(cfg)
 
 
 @META_ARCH_REGISTRY.register()
 class CLIPReID(HostMethod, clip_reid.CLIPReID):
     """CLIP-ReID, built from a configuration; `PromptStage` runs its first stage."""
 
-    def __init__(self, cfg):
+    group = "MODEL.CLIP"
+
+    @classmethod
+    def build_parts(cls, cfg) -> tuple[Any, ...]:
+        """Return both towers, head parts, and the loss of images and texts."""
         require_clip_backbone(cfg)
         schedule_of(cfg)  # what is wrong with it is better known now than after the features are extracted
         towers, text_loss = build_towers(cfg), _text_loss(cfg)
-        with key_error_context("MODEL.CLIP and MODEL.CLIP_REID"):
-            super().__init__(
-                towers.image,
-                towers.text,
-                cfg.MODEL.HEADS.NUM_CLASSES,
-                make_head=partial(make_head, cfg),
-                objectives=build_objectives(cfg),
-                text_loss=text_loss,
-                neck=cfg.MODEL.CLIP.NECK,
-            )
-        self.keep_normalization(cfg)
+        return towers.image, towers.text, *head_parts(cfg), text_loss
 
     @classmethod
     def training_hooks(cls, cfg) -> list[HookBase]:

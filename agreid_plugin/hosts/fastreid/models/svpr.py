@@ -2,62 +2,33 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
-from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
-
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import CLIP_GRID, OF_CLIP, Released
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.data.attributes import get_schema
-from agreid_plugin.hosts.fastreid.models.base import OURS, HostMethod, make_head, view_source
+from agreid_plugin.hosts.fastreid.models.base import OURS, HostMethod, head_parts, register_method, view_source
 from agreid_plugin.hosts.fastreid.models.clip import build_towers, require_clip_backbone
-from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
 from agreid_plugin.methods import svpr
 from agreid_plugin.types import AttributeGuess
 
 KEYS = (
-    Key("MODEL.SVPR.VARIANT", "paper", "SVPR-ReID as the `paper` says, or as the `released` code does."),
-    Key("MODEL.SVPR.VDFE", True, "SVPR-ReID: a token of the view, and features that shed it (Table 5)."),
-    Key("MODEL.SVPR.ASMOE", True, "SVPR-ReID: experts for attributes; without attributes there are none (Table 5)."),
-    Key("MODEL.SVPR.CVPR", True, "SVPR-ReID: progressive refinement of patches (Table 5)."),
-    Key("MODEL.SVPR.STAGES", 3, "SVPR-ReID: N, stages of refinement (Fig. 4)."),
-    Key("MODEL.SVPR.INJECT_AT", -1, "SVPR-ReID: i, block that first sees the view token; -1: the last."),
-    Key("MODEL.SVPR.PROMPTS", 4, "SVPR-ReID: learned words in a sentence."),
-    Key("MODEL.SVPR.EXPERTS", 4, "SVPR-ReID: experts for attributes."),
-    Key("MODEL.SVPR.EXPERT_TOP_K", 0, "SVPR-ReID: experts that count for an attribute; 0: all, released 3."),
-    Key("MODEL.SVPR.ATTRIBUTE_RATIO", 0.7, "SVPR-ReID: share of the attributes that an image keeps (Eq. 7)."),
-    Key("MODEL.SVPR.KEEP", 0.5, "SVPR-ReID: share of the patches that a stage keeps."),
-    Key("MODEL.SVPR.MOMENTUM", 0.1, "SVPR-ReID: gamma, share of the refined in a stage's result (Eq. 8)."),
-    Key("MODEL.SVPR.VIEW_WEIGHT", 1.0, "SVPR-ReID: alpha, weight of the view losses (Eq. 12)."),
-    Key("MODEL.SVPR.ATTRIBUTE_WEIGHT", -1.0, "SVPR-ReID: beta of Eq. 12; -1: 0.1 paper, 0.05 released."),
-    Key("MODEL.SVPR.ORTHOGONALITY", "cosine", "SVPR-ReID: mean |cosine|, or `dot` for the sum that Eq. 10 prints."),
-    Key("MODEL.SVPR.SENTENCES", "", "SVPR-ReID: paper | released | released-cp2108, style of text; empty: VARIANT's."),
-    Key(
-        "MODEL.SVPR.DROP_ATTRIBUTES",
-        0.0,
-        "SVPR-ReID: share of training images whose sentence names no attribute, as at test time.",
-    ),
-    Key("MODEL.SVPR.CACHE_TEXT", True, "SVPR-ReID: compute a sentence once at test time, not with every batch."),
     Key("MODEL.SVPR.VIEW_WORDS.CCTV", "ground", "SVPR-ReID: word of the view of a fixed ground camera."),
     Key("MODEL.SVPR.VIEW_WORDS.WEARABLE", "ground", "SVPR-ReID: word of the view of a worn camera."),
     Key("MODEL.SVPR.VIEW_WORDS.UAV", "aerial", "SVPR-ReID: word of the view from a drone."),
 )
 declare(KEYS)
-declare_architecture(
-    "SVPR",
-    {
-        "ViewLoss": "MODEL.SVPR.VIEW_WEIGHT",
-        "OrthogonalLoss": "MODEL.SVPR.VIEW_WEIGHT",
-        "AttributeLoss": "MODEL.SVPR.ATTRIBUTE_WEIGHT",
-    },
-)
 
 
-@META_ARCH_REGISTRY.register()
+@register_method("MODEL.SVPR", left_out=("words",))
 class SVPR(HostMethod, svpr.SVPR):
     """SVPR-ReID, built from a configuration."""
 
+    own_losses: ClassVar = {
+        "ViewLoss": "VIEW_WEIGHT",
+        "OrthogonalLoss": "VIEW_WEIGHT",
+        "AttributeLoss": "ATTRIBUTE_WEIGHT",
+    }
     computed_with: ClassVar = {
         "view_loss": "view_head",
         "orthogonal_loss": "view_head",
@@ -81,40 +52,19 @@ class SVPR(HostMethod, svpr.SVPR):
         ),
     )
 
-    def __init__(self, cfg):
-        view = view_source(cfg)
+    @classmethod
+    def build_parts(cls, cfg) -> tuple[Any, ...]:
+        """Return both towers, head parts, and the attributes to learn."""
+        view_source(cfg)  # before towers are built, which takes long
         require_clip_backbone(cfg)
-        node, towers = cfg.MODEL.SVPR, build_towers(cfg)
-        with key_error_context("MODEL.SVPR"):
-            super().__init__(
-                towers.image,
-                towers.text,
-                cfg.MODEL.HEADS.NUM_CLASSES,
-                get_schema(cfg) if node.ASMOE else None,
-                variant=node.VARIANT,
-                view=view,
-                words={platform.lower(): word for platform, word in node.VIEW_WORDS.items()},
-                vdfe=node.VDFE,
-                asmoe=node.ASMOE,
-                cvpr=node.CVPR,
-                stages=node.STAGES,
-                inject_at=None if node.INJECT_AT < 0 else node.INJECT_AT,
-                prompts=node.PROMPTS,
-                experts=node.EXPERTS,
-                expert_top_k=node.EXPERT_TOP_K or None,
-                attribute_ratio=node.ATTRIBUTE_RATIO,
-                keep=node.KEEP,
-                momentum=node.MOMENTUM,
-                make_head=partial(make_head, cfg),
-                objectives=build_objectives(cfg),
-                view_weight=node.VIEW_WEIGHT,
-                attribute_weight=None if node.ATTRIBUTE_WEIGHT < 0 else node.ATTRIBUTE_WEIGHT,
-                orthogonality=node.ORTHOGONALITY,
-                sentences=node.SENTENCES or None,
-                drop_attributes=node.DROP_ATTRIBUTES,
-            )
-        self.cache_text = node.CACHE_TEXT
-        self.keep_normalization(cfg)
+        towers = build_towers(cfg)
+        return towers.image, towers.text, *head_parts(cfg), get_schema(cfg) if cfg.MODEL.SVPR.ASMOE else None
+
+    @classmethod
+    def read_options(cls, cfg) -> dict[str, Any]:
+        """Return the constructor's options from their keys, and the words of views by platform."""
+        words = {platform.lower(): word for platform, word in cfg.MODEL.SVPR.VIEW_WORDS.items()}
+        return super().read_options(cfg) | {"words": words}
 
     @classmethod
     def learns_attributes(cls, cfg) -> bool:

@@ -152,12 +152,12 @@ def checked(to: Callable[..., Any] | None = None, given: Iterable[str] = ()) -> 
     """Have a class refuse wrong names and kinds of arguments in one line, before its constructor is run.
 
     Args:
-        to: what the class passes the rest of its arguments, `**options`, on to.
-        given: arguments of `to` that the class gives by itself.
+        to: what the class passes the rest of its arguments, `**options`, on to: those behind its `*`, if it has one.
+        given: some of these that the class gives by itself.
     """
 
     def decorate(kind: type) -> type:
-        build, passed = kind.__init__, _names(to).keys() - set(given) if to else set()
+        build, passed = kind.__init__, _options(to) - set(given) if to else set()
 
         @wraps(build)
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -170,6 +170,12 @@ def checked(to: Callable[..., Any] | None = None, given: Iterable[str] = ()) -> 
         return kind
 
     return decorate
+
+
+def _options(function: Callable[..., Any]) -> set[str]:
+    """Return the arguments behind `*`, or all that can be given by name where there is no `*`."""
+    parameters = _names(function)
+    return {name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY} or set(parameters)
 
 
 def require_arguments(

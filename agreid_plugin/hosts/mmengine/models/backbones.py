@@ -76,7 +76,7 @@ class VDTBackbone(HostBackbone):
 
 
 @MODELS.register_module()
-@checked(visa.build_backbone, given=("vit", "vab"))
+@checked(visa.build_backbone, given=("vab",))
 class ViSABackbone(HostBackbone):
     """ViSA's backbone. Only model ViSA gives it the views it needs, if `vab` or `etgm` is on.
 
@@ -143,7 +143,7 @@ def _make_vit(size: str = "base", pretrained: str | None = None, **arguments: An
     return vit
 
 
-def core_of(model: str, config: Config | HostBackbone, kind: type[nn.Module], suitable: Sequence[str]) -> nn.Module:
+def find_core(model: str, config: Config | HostBackbone, kind: type[nn.Module], suitable: Sequence[str]) -> nn.Module:
     """Build a backbone and return its core, which must be of a kind.
 
     Args:

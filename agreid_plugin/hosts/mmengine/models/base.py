@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from mmengine.model import BaseModel, BaseModule
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, unknown
+from agreid_plugin.errors import InputError, error_context, require_int, unknown
+from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.data.batches import is_sentence, to_batch
 from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import to_own_names
-from agreid_plugin.hosts.mmengine.models.build import Config, build
+from agreid_plugin.hosts.mmengine.models.backbones import find_core
+from agreid_plugin.hosts.mmengine.models.build import Config, build, build_objectives, head_maker
+from agreid_plugin.hosts.mmengine.registry import MODELS, SCOPE
 from agreid_plugin.types import Batch, ReIDMethod
 
 MODES = ("loss", "predict", "tensor")
@@ -110,6 +113,59 @@ class ReIDModel(BaseModel):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         to_own_names(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class BackboneModel(ReIDModel):
+    """A method on a backbone with heads, built from a configuration.
+
+    Args:
+        num_ids: identities in the training set.
+        backbone: of a type that the method takes.
+        head: `BNNeck` without one; width and classes are filled in.
+        objectives: name -> loss of the heads; the method's own without any.
+        data_preprocessor: see `ReIDModel`.
+        init_cfg: mmengine's initialization.
+        options: further arguments of the method.
+    """
+
+    method_type: ClassVar[type[ReIDMethod]]  # see `register_method`
+    core_type: ClassVar[type[nn.Module]]
+    backbones: ClassVar[Sequence[str]]
+
+    def __init__(
+        self,
+        num_ids: int,
+        backbone: Config,
+        head: Config | None = None,
+        objectives: Mapping[str, Config] | None = None,
+        data_preprocessor: Config | None = None,
+        init_cfg: Config | None = None,
+        **options: Any,
+    ):
+        name = type(self).__name__
+        core = find_core(f"{SCOPE}.{name}", backbone, self.core_type, self.backbones)
+        with error_context(name):
+            parts = (core, require_int("num_ids", num_ids), head_maker(head), build_objectives(objectives))
+            method = self.method_type(*parts, **options)
+        super().__init__(method, data_preprocessor, init_cfg)
+
+
+def register_method(
+    method: type[ReIDMethod], core_type: type[nn.Module], *backbones: str
+) -> Callable[[type[BackboneModel]], type[BackboneModel]]:
+    """Register a class as a model: the options of its method's constructor, those behind `*`, are arguments.
+
+    Args:
+        method: the method, which knows no host.
+        core_type: what it takes as its backbone.
+        backbones: types of a configuration that have such a core.
+    """
+
+    def register(kind: type[BackboneModel]) -> type[BackboneModel]:
+        kind.method_type, kind.core_type, kind.backbones = method, core_type, backbones
+        return MODELS.register_module(module=checked(method)(kind))
+
+    return register
 
 
 def accuracy(name: str, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from agreid_plugin.methods import svpr
 
 
 @MODELS.register_module()
-@checked(svpr.SVPR, given=("image", "text", "identities", "schema", "make_head", "objectives"))
+@checked(svpr.SVPR)
 class SVPR(ReIDModel):
     """SVPR-ReID.
 
@@ -26,7 +26,6 @@ class SVPR(ReIDModel):
         attributes: what is learned of attributes, None for nothing; see `get_schema`.
         head: of identities and of views, `BNNeck` without one; width and classes are filled in.
         objectives: name -> loss of a head of identities; the method's own without any.
-        cache_text: compute a sentence once at test time, not with every batch.
         data_preprocessor: see `ReIDModel`.
         init_cfg: mmengine's initialization.
         options: further arguments of `agreid_plugin.methods.svpr.SVPR`, as `variant` and `view`.
@@ -39,14 +38,12 @@ class SVPR(ReIDModel):
         attributes: Sequence[Any] | Config | None = None,
         head: Config | None = None,
         objectives: Mapping[str, Config] | None = None,
-        cache_text: bool = True,
         data_preprocessor: Config | None = None,
         init_cfg: Config | None = None,
         **options: Any,
     ):
         with error_context("SVPR"):
             towers, schema = build_towers(clip), get_schema(attributes)
-            further = {"make_head": head_maker(head), "objectives": build_objectives(objectives)}
-            method = svpr.SVPR(towers.image, towers.text, require_int("num_ids", num_ids), schema, **further, **options)
-        method.cache_text = cache_text
+            parts = (require_int("num_ids", num_ids), head_maker(head), build_objectives(objectives), schema)
+            method = svpr.SVPR(towers.image, towers.text, *parts, **options)
         super().__init__(method, data_preprocessor, init_cfg)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from mmengine.structures import BaseDataElement
-from torch import Tensor, nn
+from torch import Tensor
 
 from agreid_plugin.errors import error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import checked
@@ -17,11 +16,11 @@ from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import tag_clip
 from agreid_plugin.methods.tag_clip import TAGCLIPOutputs
-from agreid_plugin.types import Batch, HeadOutputs
+from agreid_plugin.types import Batch
 
 
 @MODELS.register_module()
-@checked(tag_clip.TAGCLIP, given=("clip", "identities"))
+@checked(tag_clip.TAGCLIP)
 class TAGCLIP(ReIDModel):
     """TAG-CLIP, and TBPS-CLIP as the part of it that others lack.
 
@@ -34,8 +33,6 @@ class TAGCLIP(ReIDModel):
         chunk: pairs of a process that are encoded at once, with the gradients of its whole batch: less memory, more
             time; 0 for all. See `agreid_plugin.nn.gradient_cache`.
         freeze_patches: leave the embedding of patches as it was pretrained.
-        id_loss: L_id.
-        gather: compare with the pairs of all processes.
         data_preprocessor: see `ReIDModel`.
         init_cfg: mmengine's initialization.
         options: further arguments of `agreid_plugin.methods.tag_clip.TAGCLIP`, as `block` and `at`.
@@ -48,8 +45,6 @@ class TAGCLIP(ReIDModel):
         objectives: Mapping[str, Config] | None = None,
         chunk: int = 0,
         freeze_patches: bool = True,
-        id_loss: bool = True,
-        gather: bool = True,
         data_preprocessor: Config | None = None,
         init_cfg: Config | None = None,
         **options: Any,
@@ -58,20 +53,9 @@ class TAGCLIP(ReIDModel):
             towers = build_towers(clip)
             if freeze_patches:
                 towers.image.visual.conv1.requires_grad_(False)
-            learns = id_loss and require_int("num_ids", num_ids) > 1
-            method = tag_clip.TAGCLIP(towers, num_ids, id_loss=learns, gather=gather, **options)
+            method = tag_clip.TAGCLIP(towers, require_int("num_ids", num_ids), build_objectives(objectives), **options)
             method.chunk = require_int("chunk", chunk, least=0)
-            further = build_objectives(objectives)
         super().__init__(method, data_preprocessor, init_cfg)
-        self.objectives = nn.ModuleDict() if further is None else further
-
-    def loss(self, images: Tensor, samples: Sequence[BaseDataElement]) -> dict[str, Tensor]:
-        """Return the terms to minimize, `loss_*`, and how often the model is right, `*_accuracy`."""
-        batch = self.training_batch(images, samples)
-        outputs = self.method(batch)
-        head = HeadOutputs(outputs.images.pooled, outputs.images.embedding, outputs.image_logits)
-        further = {f"loss_{name}": objective(head, batch) for name, objective in self.objectives.items()}
-        return self.method.losses(outputs, batch) | further | self.accuracies(outputs, batch)
 
     def accuracies(self, outputs: TAGCLIPOutputs, batch: Batch) -> dict[str, Tensor]:
         """Return how often identities and views are right, where either is learned and known."""

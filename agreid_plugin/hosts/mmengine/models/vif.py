@@ -29,7 +29,7 @@ class ForeignBackbone(nn.Module):
 
 
 @MODELS.register_module()
-@checked(vif.VIF, given=("backbone", "identities", "make_head", "objectives", "width"))
+@checked(vif.VIF)
 class VIF(ReIDModel):
     """VIF-AGReID on any backbone, with `PLRM` among the transforms; with `vial_weight=0` and without PLRM the baseline.
 
@@ -58,6 +58,6 @@ class VIF(ReIDModel):
         with error_context("VIF"):
             built = build("backbone", backbone)
             core = built.core if isinstance(built, HostBackbone) else ForeignBackbone(built)
-            further = {"make_head": head_maker(head), "objectives": build_objectives(objectives), "width": width}
-            method = vif.VIF(core, require_int("num_ids", num_ids), **further, **options)
+            parts = (core, require_int("num_ids", num_ids), head_maker(head), build_objectives(objectives), width)
+            method = vif.VIF(*parts, **options)
         super().__init__(method, data_preprocessor, init_cfg)

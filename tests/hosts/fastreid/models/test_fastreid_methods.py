@@ -189,8 +189,7 @@ def test_every_key_of_visa_is_at_the_constructors_default():
     cfg = load_config(ROOT / "projects" / "ViSA" / "visa.yml")
     defaults = {name: p.default for f in (build_backbone, ViSA) for name, p in inspect.signature(f).parameters.items()}
     for name, value in cfg.MODEL.VISA.items():
-        if name != "BALANCE_WEIGHT":  # None cannot be written; -1 stands for it
-            assert value == defaults[name.lower()], name
+        assert value == defaults[name.lower()], name
 
 
 @pytest.mark.parametrize("architecture", ["Baseline", "MoCo", "MGN"])

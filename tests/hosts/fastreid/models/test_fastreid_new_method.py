@@ -2,6 +2,7 @@
 
 import json
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,10 +14,10 @@ from torch import nn
 
 from agreid_plugin.hosts.fastreid.commands.catalog import components
 from agreid_plugin.hosts.fastreid.commands.explain import explain
-from agreid_plugin.hosts.fastreid.config.loading import Key, declare
+from agreid_plugin.hosts.fastreid.config.loading import Key, declare, describe_keys, load_config
 from agreid_plugin.hosts.fastreid.models import losses
-from agreid_plugin.hosts.fastreid.models.base import HostMethod
-from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
+from agreid_plugin.hosts.fastreid.models.base import HostMethod, register_method
+from agreid_plugin.hosts.fastreid.models.losses import build_objectives
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.types import ReIDMethod
 
@@ -33,14 +34,31 @@ class Flatness(nn.Module):
 
 
 class MeanColors(ReIDMethod):
-    """Compares images by their mean colors."""
+    """Compares images by their mean colors.
+
+    Args:
+        identities: number of identities.
+        objectives: name -> loss.
+        flat_weight: weight of its own loss. It keeps logits small.
+        palette: a file.
+        shades: how many, None for all.
+    """
 
     training_inputs = frozenset({"images", "pids", "views"})
 
-    def __init__(self, identities: int, objectives: nn.ModuleDict, weight: float):
+    def __init__(
+        self,
+        identities: int,
+        objectives: nn.ModuleDict,
+        *,
+        flat_weight: float = 0.5,
+        palette: str = "",
+        shades: int | None = None,
+    ):
         super().__init__()
+        self.palette, self.shades = palette, shades
         self.head, self.objectives = BNNeck(3, identities), objectives
-        self.flat_loss, self.absent_loss = Flatness(weight), Flatness(1.0)
+        self.flat_loss, self.absent_loss = Flatness(flat_weight), Flatness(1.0)
         self.learned = nn.Linear(3, 3)
 
     def forward(self, batch):
@@ -68,11 +86,12 @@ class Counted(HookBase):
 class Colors(HostMethod, MeanColors):
     """Colors, built from a configuration."""
 
-    computed_with = {"absent_loss": "nothing"}  # noqa: RUF012
+    computed_with: ClassVar = {"absent_loss": "nothing"}
+    own_losses: ClassVar = {"ViewLoss": "FLAT_WEIGHT"}
 
-    def __init__(self, cfg):
-        super().__init__(cfg.MODEL.HEADS.NUM_CLASSES, build_objectives(cfg), cfg.MODEL.COLORS.FLAT_WEIGHT)
-        self.keep_normalization(cfg)
+    @classmethod
+    def build_parts(cls, cfg):
+        return cfg.MODEL.HEADS.NUM_CLASSES, build_objectives(cfg)
 
     @classmethod
     def training_hooks(cls, cfg):
@@ -89,15 +108,8 @@ def colors(monkeypatch, tmp_path, agsynth) -> tuple[object, ...]:
     monkeypatch.setattr(META_ARCH_REGISTRY, "_obj_map", dict(META_ARCH_REGISTRY._obj_map))
     monkeypatch.setattr(losses, "ARCHITECTURES", dict(losses.ARCHITECTURES))
     forget_keys(monkeypatch)
-    declare(
-        [
-            Key("MODEL.COLORS.FLAT_WEIGHT", 0.5, "Colors: weight of its own loss."),
-            Key("MODEL.COLORS.PALETTE", "", "Colors: a file."),
-            Key("MODEL.COLORS.NAMES", [], "Colors: names.", entry="red"),
-        ]
-    )
-    declare_architecture("Colors", {"ViewLoss": "MODEL.COLORS.FLAT_WEIGHT"})
-    META_ARCH_REGISTRY.register(Colors)
+    declare([Key("MODEL.COLORS.NAMES", [], "Colors: names.", entry="red")])
+    register_method("MODEL.COLORS")(Colors)
     return ("--config", write_tiny(tmp_path, VISA, agsynth), "MODEL.META_ARCHITECTURE", "Colors")
 
 
@@ -114,6 +126,21 @@ def test_it_trains_with_its_losses_hooks_and_files(colors, tmp_path, fastreid_co
     assert card["weights"]["palette"]["sha256"]
 
 
+def test_options_of_its_constructor_are_keys(colors):
+    found = {path: sentence for path, sentence in describe_keys().items() if path.startswith("MODEL.COLORS.")}
+    assert found == {
+        "MODEL.COLORS.NAMES": "Colors: names.",
+        "MODEL.COLORS.FLAT_WEIGHT": "Colors: weight of its own loss.",
+        "MODEL.COLORS.PALETTE": "Colors: a file.",
+        "MODEL.COLORS.SHADES": "Colors: how many, None for all.",
+    }
+    _, path, *overrides = colors
+    for given, shades in (("None", None), ("3", 3)):
+        cfg = load_config(path, [*overrides, "MODEL.HEADS.NUM_CLASSES", "5", "MODEL.COLORS.SHADES", given])
+        model = Colors(cfg)
+        assert (model.shades, model.flat_loss.weight, model.head.classes) == (shades, 0.5, 5)
+
+
 def test_it_is_explained_and_listed(colors):
     _, path, *overrides = colors
     told = {title: dict(rows) for title, rows in explain(path, overrides).items()}
@@ -128,6 +155,7 @@ def test_it_is_explained_and_listed(colors):
         (("MODEL.LOSSES.NAME", "('ViewLoss',)"), ("built into Colors already", "MODEL.COLORS.FLAT_WEIGHT")),
         (("MODEL.COLORS.FLAT_WIGHT", 1), ("did you mean MODEL.COLORS.FLAT_WEIGHT?",)),
         (("MODEL.COLORS.NAMES", "[3]"), ("MODEL.COLORS.NAMES takes text",)),
+        (("MODEL.COLORS.SHADES", "many"), ("MODEL.COLORS.SHADES takes a whole number",)),
     ],
 )
 def test_its_mistakes_are_one_line(colors, fastreid_command, overrides, words):

@@ -140,7 +140,7 @@ def test_further_losses_of_tag_clip_are_of_global_image_features():
     found = run(model, loaded(batch()), "loss")
     torch.manual_seed(0)
     data = model.data_preprocessor(loaded(batch()), True)
-    wanted = model.objectives["triplet"].loss(model.method.encode_images(data["inputs"]).pooled, batch().pids)
+    wanted = model.method.objectives["triplet"].loss(model.method.encode_images(data["inputs"]).pooled, batch().pids)
     torch.testing.assert_close(found["loss_triplet"], wanted)
 
 
