@@ -1,4 +1,4 @@
-"""What both hosts say of captions before a model reads them: how many are translated, and how many too long."""
+"""Caption statistics in the log: back-translations, and captions that are cut."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Translations = dict[tuple[str, str], str]
 
 
 def log_translations(datasets: Iterable[Dataset], setting: str, logger: Logger) -> Translations:
-    """Return the back-translations of training captions, and say how many there are.
+    """Return the back-translations of training captions, and log how many there are.
 
     Args:
         datasets: what is trained on.
         setting: what the user asked for them with.
-        logger: where it is said.
+        logger: the host's.
     """
     found = {pair: text for dataset in datasets for pair, text in load_back_translations(dataset).items()}
     if found:
@@ -31,7 +31,7 @@ def log_translations(datasets: Iterable[Dataset], setting: str, logger: Logger) 
 
 
 def log_long_captions(tokenizer: Tokenizer, records: Iterable[Record], which: str, logger: Logger) -> None:
-    """Say in one line how many captions of `which` records are too long, if any are."""
+    """Log in one line how many captions of `which` records are too long, if any are."""
     captions = list_captions(records)
     long = sum(tokenizer.is_long(clean(caption)) for caption in captions)
     if long:

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written whole, the last few kept, the newest good one found again, a full disk survived."""
+"""Checkpoints of a run: atomic writes, rotation, the newest whole one to resume from, and writing to a full disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_checkpoint(path: Path, content: dict[str, Any], mark: bool = True) -> 
     """Write a checkpoint, its folder too if there is none, and with `mark` make it the one to resume from.
 
     Returns:
-        False where the disk would not take it: that is told, and whatever was there is as it was.
+        False where the disk is full: that is logged, and what was there stays as it was.
     """
     with tolerate_full_disk(path, "the checkpoints before it are as they were") as written:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def require_folder(folder: Path) -> None:
 
 @contextmanager
 def tolerate_full_disk(path: Path, more: str = "") -> Iterator[list[Path]]:
-    """Tell of a file that the disk would not take, and go on; a list is given to note in that it was written."""
+    """Log that a file was not written as the disk is full, and go on; yields a list to note in that it was written."""
     try:
         yield []
     except (OSError, RuntimeError, InputError) as error:
@@ -77,16 +77,16 @@ def free_bytes(folder: Path) -> int:
 
 
 def make_tolerant(path: Path, *calls: Callable[..., Any]) -> list[Callable[..., None]]:
-    """Return calls that write a file in such a way that a full disk costs what it was to hold, told once."""
-    told: list[Path] = []
+    """Return calls that write a file so that on a full disk they write nothing, which is logged once."""
+    logged: list[Path] = []
 
     def tolerant(native: Callable[..., Any]) -> Callable[..., None]:
         def call(*args: Any, **kwargs: Any) -> None:
             try:
                 native(*args, **kwargs)
             except OSError:
-                if not told:
-                    told.append(path)
+                if not logged:
+                    logged.append(path)
                     with tolerate_full_disk(path):
                         raise
 
@@ -96,7 +96,7 @@ def make_tolerant(path: Path, *calls: Callable[..., Any]) -> list[Callable[..., 
 
 
 def make_tensorboard_tolerant(writer: SummaryWriter) -> None:
-    """Have a full disk not end the thread that writes TensorBoard's file, and with it the run."""
+    """Keep a full disk from ending the thread that writes TensorBoard's file, and with it the run."""
     file = writer.file_writer.event_writer._general_file_writer
     file.write, file.flush = make_tolerant(Path(os.fsdecode(file.filename)), file.write, file.flush)
 
@@ -110,15 +110,15 @@ def mismatch_error(name: str, why: str) -> InputError:
 
 
 def describe_schedule_change(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    """Say in what a run's schedule departs from that of the checkpoint it goes on from; nothing if they are the same.
+    """Return how a run's schedule differs from that of the checkpoint it goes on from; empty if they are the same.
 
     Args:
         now: name -> setting.
-        before: the same of the checkpoint, with what else it tells.
+        before: the same of the checkpoint, among other things.
     """
     changed = [name for name, value in now.items() if name not in before or before[name] != value]
-    told = ", ".join(f"{name} {now[name]} in place of {before.get(name, 'none')}" for name in changed)
-    return f"resumed with another schedule ({told}): the rate is what it says from here on" if changed else ""
+    changes = ", ".join(f"{name} {now[name]} in place of {before.get(name, 'none')}" for name in changed)
+    return f"resumed with another schedule ({changes}): the rate is what it says from here on" if changed else ""
 
 
 def require_filled(optimizer: Optimizer) -> None:
@@ -139,14 +139,14 @@ def require_same_place(places: Sequence[object]) -> None:
 
 
 def _disk_error(error: BaseException | None) -> OSError | None:
-    """Return what the disk said: torch's writer hides it behind an error of its own."""
+    """Return the error of the disk, which torch's writer hides behind another."""
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error
 
 
 def remove_temp_files(folder: Path) -> None:
-    """Remove what a killed run has left of files it was about to write."""
+    """Remove the temporary files of a killed run."""
     remove_drafts(folder, rf".*\.(pth|json|npz)|{MARKER}")
 
 
@@ -174,7 +174,7 @@ def read_newest(
         folder: the run's.
         names: what checkpoints are called.
         read: reads a file, or raises an `InputError`.
-        position: tells how far a checkpoint is, as a value that can be compared.
+        position: returns how far a checkpoint is, as a value that can be compared.
 
     Returns:
         The file and its content; None where there is none.
@@ -193,11 +193,11 @@ def read_newest(
         content = _read_whole(path, read, faults)
         if content is not None and (found is None or position(content) > position(found[1])):
             found = path, content
-    told = "; ".join(f"{name} is damaged ({fault})" for name, fault in faults.items())
+    damaged = "; ".join(f"{name} is damaged ({fault})" for name, fault in faults.items())
     if found is None and faults:
-        raise InputError(f"{folder} has no checkpoint to resume from: {told}; choose another --output to start anew")
+        raise InputError(f"{folder} has no checkpoint to resume from: {damaged}; choose another --output to start anew")
     if faults:
-        _logger.warning("%s: resumed from %s instead", told, found[0].name)
+        _logger.warning("%s: resumed from %s instead", damaged, found[0].name)
     return found
 
 

@@ -62,8 +62,8 @@ def size_rows(model: nn.Module, gflops: dict[str, float], classes: int) -> list[
     parameters["total"] = _count(model.parameters())
     learning = _count(parameter for parameter in model.parameters() if parameter.requires_grad)
     rows = [(name, f"{size:>13,}  {gflops.get(name, 0):9.3f} GFLOPs") for name, size in parameters.items() if size]
-    alone = "" if classes else "; counted with one class"
-    return [*rows, ("trainable", f"{learning:>13,}  GFLOPs: 2 operations a multiply-add{alone}")]
+    note = "" if classes else "; counted with one class"
+    return [*rows, ("trainable", f"{learning:>13,}  GFLOPs: 2 operations a multiply-add{note}")]
 
 
 def _count(parameters: Iterable[nn.Parameter]) -> int:

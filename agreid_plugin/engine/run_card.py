@@ -69,7 +69,7 @@ class Card:
     ):
         self.path = Path(folder) / RUN_CARD_FILE
         self.images = 0
-        """How many went through the model, which whoever counts them adds to."""
+        """How many went through the model; the caller counts them."""
         self._meter = Meter(processes)
         self._card = {
             "host": host,
@@ -114,7 +114,7 @@ class Card:
 
 
 def weight_file(path: str | Path) -> dict[str, Any]:
-    """Return what tells a file of weights from another of the same name."""
+    """Return path, hash and size of a file of weights."""
     return {"path": str(path), "sha256": file_hash(path), "bytes": Path(path).stat().st_size}
 
 
@@ -142,7 +142,7 @@ def evaluation_card(
         args: of `fastreid eval`; with `--features` no model and no image is read.
         sets: what is tested on.
         weights: the checkpoint.
-        facts: what else the card is told.
+        facts: what else the card records.
     """
     read = () if args.features else sets  # of kept features the dataset itself may be gone
     card = Card(
@@ -159,7 +159,7 @@ def evaluation_card(
 
 
 def read_seed(folder: str | Path) -> int | None:
-    """Return the seed of the run in a folder, None if no card tells."""
+    """Return the seed of the run in a folder, None if no card has it."""
     try:
         seed = json.loads((Path(folder) / RUN_CARD_FILE).read_text(encoding="utf-8"))["seed"]
     except (OSError, ValueError, TypeError, KeyError):
@@ -186,7 +186,7 @@ def devices() -> list[str]:
 
 
 def code_version(package: Path = Path(__file__).parents[1]) -> dict[str, Any]:
-    """Return this package's version and, in a checkout, its commit and what tells the changes since from others."""
+    """Return this package's version and, in a checkout, its commit and a hash of the changes since."""
     found = {"version": __version__, "commit": None, "dirty": None, "changes": None}
     if (package.parent / ".git").exists():
         found["commit"] = _git(package.parent, "rev-parse", "HEAD")
@@ -230,9 +230,9 @@ def _now() -> str:
 
 
 def _processor() -> str | None:
-    """Return what the processor calls itself, None where nobody tells."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text(encoding="utf-8", errors="replace").splitlines() if told.is_file() else []
+    """Return the name of the processor, None where it is not known."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or None)
 

@@ -22,7 +22,7 @@ HINTS = {
     "datasets": "another copy or version of the data: 'fastreid data check' holds each against the published counts",
     "weights": "files of one name may hold other weights; this moves numbers more than anything in training",
     "batch": "what one step sees: hard triplets and contrastive losses depend on it, and learning rates are not scaled",
-    "setup": "what both hosts' configurations tell",
+    "setup": "what both hosts' configurations have",
     "config": "",
     "seed": "one seed is one draw: compare means over several ('fastreid ablate' makes them)",
     "code": "",

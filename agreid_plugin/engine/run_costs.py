@@ -1,4 +1,4 @@
-"""What a run cost: time, memory and energy, measured, and absent where they cannot be."""
+"""Meter of the cost of a run: time, memory and energy, None where they cannot be measured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Meter:
     """Measures this process and its machine from its making on.
 
     Processor time and memory are those of this process, and of its workers that have ended; the energy counters are the
-    machine's, whatever else runs there.
+    machine's, with all that runs there.
 
     Args:
         devices: how many take part, GPUs or processes without them, on all machines.
@@ -102,7 +102,7 @@ class Energy:
 
 
 class _Counter:
-    """One processor's energy counter, which begins anew when it is full; lost once it cannot be read any more."""
+    """One processor's energy counter, which starts again when it is full; lost once it cannot be read any more."""
 
     def __init__(self, zone: Path):
         self._file = zone / "energy_uj"
@@ -140,7 +140,7 @@ def _gpu_watts(names: Sequence[str]) -> float | None:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
         return sum(float(line) for line in answer.split())
-    except (OSError, subprocess.SubprocessError, ValueError):  # no permission, or a GPU that does not tell
+    except (OSError, subprocess.SubprocessError, ValueError):  # no permission, or a GPU that has no such reading
         return None
 
 

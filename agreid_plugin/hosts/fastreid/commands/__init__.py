@@ -1,1 +1,1 @@
-"""What other commands than training ask of fast-reid: catalogs, checks, explanations."""
+"""Commands besides training for fast-reid: catalog, checks, explanation, conversion."""

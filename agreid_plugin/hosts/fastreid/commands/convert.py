@@ -39,7 +39,7 @@ COUNTED = ("head.classifier.weight", "classifier.weight")
 """Those that have a row for each identity."""
 
 PIXELS = ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")
-"""What features of every model depend on and no file of weights tells."""
+"""What features of every model depend on and no file of weights has."""
 SIZE = "MODEL.BACKBONE.DEPTH, or the keys of MODEL.VIT and MODEL.CLIP"
 
 

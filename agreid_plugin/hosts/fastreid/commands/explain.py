@@ -249,7 +249,7 @@ def _build(cfg) -> tuple[nn.Module, dict[str, float]]:
     except InputError:
         raise
     except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-        # The host's own builders fail in these ways on a size or an option that they do not know.
+        # The host's builders fail in these ways on a size or an option that they do not know.
         raise InputError(f"the model cannot be built: {type(error).__name__}: {first_line(error)}") from error
 
 

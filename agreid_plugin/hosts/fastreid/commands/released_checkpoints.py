@@ -28,7 +28,7 @@ class Released:
         settings: key -> value that a configuration must have to be of that model.
         shapes: part of a tensor's name -> the keys that its shape comes from where its width is right; of several parts
             that a name has, the first counts.
-        unstored: keys that its features depend on and no file of weights tells, beside those of pixels.
+        unstored: keys that its features depend on and no file of weights has, besides those of pixels.
     """
 
     name: str

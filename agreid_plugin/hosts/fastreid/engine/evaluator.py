@@ -1,4 +1,4 @@
-"""Evaluation in the host's hooks: one pass over a test set's images, every protocol from it."""
+"""Evaluator of fast-reid: one pass over a test set's images, every protocol from it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _named_protocol(name: str) -> tuple[str, ...]:
 
 
 def _convert_dataset(name: str, dataset: ImageDataset) -> Dataset:
-    """Return one of the host's own datasets as records."""
+    """Return a dataset of the host as records."""
     records = [
         Record(path, int(pid), int(camera), split=split)
         for split in ("query", "gallery")

@@ -39,7 +39,7 @@ class EvalHook(hooks.EvalHook):
 class PeriodicCheckpointer(hooks.HookBase):
     """Saves every `period` epochs (0: at the end only) in all processes; the best model stays the best after a resume.
 
-    The host's hook is the main process's alone, which does not know the random numbers of the others.
+    The host's hook runs in the main process only, which does not know the random numbers of the others.
     """
 
     def __init__(self, period: int):

@@ -1,4 +1,4 @@
-"""What a run tells while it goes: a bar or lines on the screen, metrics.json, TensorBoard."""
+"""Writers of the progress of a run: a bar or lines on the screen, metrics.json, TensorBoard."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class TensorboardWriter(EventWriter):
 class ProgressWriter(EventWriter):
     """Shows how training goes: a bar on a terminal, a line each time otherwise.
 
-    Both tell epoch, time left, loss terms, accuracy, learning rate and images a second.
+    Both have epoch, time left, loss terms, accuracy, learning rate and images a second.
     """
 
     def __init__(self, start_iter: int, max_iter: int, iters_per_epoch: int, batch_size: int):

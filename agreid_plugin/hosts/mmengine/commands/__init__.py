@@ -1,1 +1,1 @@
-"""What other commands than training ask of mmengine: catalogs, checks, explanations."""
+"""Commands besides training for mmengine: catalog, checks, explanation."""

@@ -12,7 +12,7 @@ from agreid_plugin.hosts.mmengine.models.backbones import HostBackbone
 from agreid_plugin.hosts.mmengine.registry import SCOPE
 
 CLASSES = {"architectures": BaseModel, "backbones": HostBackbone}
-"""Kinds that a class tells, wherever it stands."""
+"""Kinds by a base class, in any module."""
 MODULES = {"heads": "heads", "bnneck": "heads", "losses": "losses"}
 """Modules, by a part of their name, that hold one kind of a model's parts."""
 OTHER = "parts"

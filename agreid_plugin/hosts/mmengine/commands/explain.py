@@ -1,4 +1,4 @@
-"""What a configuration of mmengine builds, before anything is trained: nothing is written, nothing is downloaded."""
+"""Explanation of a configuration of mmengine: what it builds; nothing is written or downloaded."""
 
 from __future__ import annotations
 

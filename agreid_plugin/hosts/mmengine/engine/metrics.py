@@ -1,4 +1,4 @@
-"""Evaluation in mmengine: one pass over a test set's images, every protocol from it."""
+"""Metric of mmengine: one pass over a test set's images, every protocol from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SELECTS = "metric"
 class MultiProtocolMetric(BaseMetric):
     """Collects features from all processes and computes every protocol of a test set from them.
 
-    Each image counts once, by its path, however many processes there are and whatever a sampler fills up with. What is
+    Each image counts once, by its path, with any number of processes and whatever images a sampler repeats. What is
     evaluated is the dataset's `metainfo["test_set"]`; numbers are called `CARGO/A2G/mAP`.
 
     Attributes:
@@ -145,7 +145,7 @@ class MultiProtocolMetric(BaseMetric):
     def _cpu_group(self) -> dist.ProcessGroup:
         """Return processes to exchange features of any size with, in memory and not through files.
 
-        torch keeps them, and nobody else may: gloo can abort a process at whose exit a group is still there.
+        Only torch may keep them: gloo can abort a process at whose exit a group is still there.
         """
         if dist.get_backend() == "gloo":
             return dist.group.WORLD

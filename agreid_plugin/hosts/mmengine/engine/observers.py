@@ -181,7 +181,7 @@ class RunCard(Hook):
 
 @contextmanager
 def close_run_cards(runner: Runner) -> Iterator[None]:
-    """Let the run card know of an error, which the host tells no hook."""
+    """End run cards with an error that leaves the block: the host does not hand it to hooks."""
     try:
         yield
     except BaseException as error:
@@ -195,8 +195,8 @@ def close_run_cards(runner: Runner) -> Iterator[None]:
 class Results(Hook):
     """Writes results.json after each validation and test, with a table of the same in the log.
 
-    It also tells the metrics where the model has the views of test images from, and lists images that a dataset with
-    `bad_images="skip"` could not read.
+    It also sets the view source of the metrics, and lists images that a dataset with `bad_images="skip"` could not
+    read.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -211,11 +211,11 @@ class Results(Hook):
                     raise unknown("default_hooks.checkpoint.save_best", name, known)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """Tell the metrics of the model's view source."""
+        """Set the view source of the metrics."""
         self._set_view_source(runner, "val")
 
     def before_test_epoch(self, runner: Runner) -> None:
-        """Tell the metrics of the model's view source."""
+        """Set the view source of the metrics."""
         self._set_view_source(runner, "test")
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:  # noqa: ARG002
@@ -250,7 +250,7 @@ class Results(Hook):
 @HOOKS.register_module()
 @checked()
 class RankLists(Hook):
-    """Draws some queries with the first images of their rankings, right and wrong ones told apart, view and camera.
+    """Draws some queries with the first images of their rankings, marked as right or wrong, with view and camera.
 
     Pictures go through the runner's visualizer and, as PNG, into `rank_lists` in its folder, which holds the last ones.
 
@@ -259,7 +259,7 @@ class RankLists(Hook):
         top: images of each query.
         choice: `even`, some all along the set; `worst` or `best`, those of least or most average precision; `random`.
         protocols: names, as `A2G`; all without any.
-        interval: epochs of training between pictures; 0 for those of the last epoch, and of tests, alone.
+        interval: epochs of training between pictures; 0 for those of the last epoch, and of tests, only.
     """
 
     def __init__(
@@ -371,7 +371,7 @@ def batch_facts(runner: Runner) -> dict[str, int]:
 
 
 def fingerprints(runner: Runner) -> dict[str, str]:
-    """Return what tells the copies of the run's datasets from others, by name."""
+    """Return the fingerprints of the run's datasets by name."""
     abouts = [metainfo(loop.dataloader) for loop in loops(runner).values()]
     return {about["name"]: about["fingerprint"] for about in abouts if {"name", "fingerprint"} <= set(about)}
 
