@@ -96,7 +96,7 @@ def _open_gallery(args: argparse.Namespace, extractor: Extractor) -> AbstractCon
 
     if args.index:
         return gallery_search.opened(args.index, extractor, arguments.get_token(args), arguments.print_note)
-    return gallery_search.gallery_of(extractor, args.gallery, args.cache, args.skip_bad_images, arguments.print_note)
+    return gallery_search.index_folder(extractor, args.gallery, args.cache, args.skip_bad_images, arguments.print_note)
 
 
 def _read_sentences(args: argparse.Namespace) -> list[str]:

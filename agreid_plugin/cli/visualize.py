@@ -305,15 +305,15 @@ def _check_seed(seed: int) -> None:
 
 
 def _build_subject(args: argparse.Namespace) -> Subject:
-    from agreid_plugin.inference.evaluation_sets import load_tested, of_features
+    from agreid_plugin.inference.evaluation_sets import load_evaluation_setup, load_kept_features
     from agreid_plugin.visualize.figures import Subject
 
     protocol = getattr(args, "protocol", "")
     if getattr(args, "features", None):
-        features, tested = of_features(args.features, args.config_file, args.overrides)
+        features, tested = load_kept_features(args.features, args.config_file, args.overrides)
         return Subject(None, tested, protocol, features)
     extractor = arguments.build_extractor(args, normalize=False)
-    return Subject(extractor, load_tested(args.config_file, args.overrides), protocol)
+    return Subject(extractor, load_evaluation_setup(args.config_file, args.overrides), protocol)
 
 
 def _choose_records(args: argparse.Namespace, subject: Subject) -> list[Record]:

@@ -48,7 +48,7 @@ def save_thresholds(
         logger.info("same-person thresholds of %s in %s", protocol, path)
 
 
-class _Passing(logging.Handler):
+class _ForwardingHandler(logging.Handler):
     """Hands records to another logger, with their words filled in: mmengine's takes equal patterns for a repetition."""
 
     def __init__(self, target: logging.Logger):
@@ -62,12 +62,12 @@ class _Passing(logging.Handler):
             self.target.handle(filled)
 
 
-def speak_through(logger: logging.Logger) -> None:
-    """Let the host's logger say what this package logs by its own name, `agreid_plugin`."""
+def forward_logs(logger: logging.Logger) -> None:
+    """Forward the records of this package's logger, `agreid_plugin`, to the host's."""
     ours = logging.getLogger("agreid_plugin")
-    for handler in [handler for handler in ours.handlers if isinstance(handler, _Passing)]:
+    for handler in [handler for handler in ours.handlers if isinstance(handler, _ForwardingHandler)]:
         ours.removeHandler(handler)  # of an earlier run in this process
-    ours.addHandler(_Passing(logger))
+    ours.addHandler(_ForwardingHandler(logger))
     ours.setLevel(logging.INFO)
 
 
@@ -89,7 +89,7 @@ class ConsoleHandler(logging.StreamHandler):
         sys.stdout.flush()
 
 
-class _Belonging(logging.Filter):
+class _ConsoleFilter(logging.Filter):
     def __init__(self, noise: Sequence[str]):
         super().__init__()
         self.noise = tuple(noise)
@@ -101,8 +101,8 @@ class _Belonging(logging.Filter):
         return not expected and short and not any(part in text for part in self.noise)
 
 
-def _told_once(handler: logging.Handler, record: logging.LogRecord) -> None:
-    """Say once that the disk takes no more of a log; Python would show a traceback for every line of it."""
+def _report_once(handler: logging.Handler, record: logging.LogRecord) -> None:
+    """Report once that the disk takes no more of a log; Python would show a traceback for every line of it."""
     error = sys.exc_info()[1]
     if not isinstance(error, OSError):
         type(handler).handleError(handler, record)
@@ -124,9 +124,9 @@ def tidy_console(logger: logging.Logger, noise: Sequence[str] = ()) -> None:
             ours = ConsoleHandler(sys.stdout)
             ours.setLevel(handler.level)
             ours.setFormatter(handler.formatter)
-            for each in (*handler.filters, _Belonging(noise)):
+            for each in (*handler.filters, _ConsoleFilter(noise)):
                 ours.addFilter(each)
             logger.removeHandler(handler)
             logger.addHandler(ours)
         elif isinstance(handler, logging.StreamHandler):
-            handler.handleError = partial(_told_once, handler)
+            handler.handleError = partial(_report_once, handler)

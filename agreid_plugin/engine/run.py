@@ -175,7 +175,7 @@ def run(request: Request) -> None:
         Stopped: a signal ended a training, whose checkpoint is written.
     """
     options = request.launch
-    with launch.started(options), parse_once():
+    with launch.join_launcher(options), parse_once():
         host, world_size = _install(request), launch.world_size(options)
         run = host.read(request)
         host.check(run, world_size)

@@ -111,8 +111,8 @@ def tell(number: int) -> None:
     os.write(2, f"fastreid: {name}: finishing what is under way; once more to stop at once\n".encode())
 
 
-def agreed(number: int | None) -> int | None:
-    """Return the signal that any process was sent, in all of them alike; all have to ask."""
+def agree_on_signal(number: int | None) -> int | None:
+    """Return the signal that any process was sent, the same in all processes; a collective call."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return number
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -133,8 +133,8 @@ def _end_data_workers() -> None:
         signal.signal(signal.SIGCHLD, before)
 
 
-def leave_to_the_main_process(worker: int) -> None:  # noqa: ARG001 - the loader passes it
-    """Have a data worker outlive the signals that its main process decides about; the second SIGTERM ends it."""
+def ignore_signals_in_worker(worker: int) -> None:  # noqa: ARG001 - the loader passes it
+    """Ignore signals in a data worker, whose main process decides about them; the second SIGTERM ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -1,4 +1,4 @@
-"""What a configuration is tested on, whatever its host, and the features that a model makes of it."""
+"""Evaluation sets of a configuration of either host, and the features of their images."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from agreid_plugin.types import Record, View, platform_label, view_label
 
 
 @dataclass(frozen=True)
-class Tested:
-    """The test sets of a configuration, and how features are compared on them."""
+class EvaluationSetup:
+    """The evaluation sets of a configuration, and how features are compared on them."""
 
     sets: list[EvaluationSet]
     comparison: RankingOptions
@@ -42,18 +42,20 @@ class Tested:
         return found[0]
 
 
-def load_tested(config: str | Path, overrides: Sequence[str] = ()) -> Tested:
-    """Return what a configuration of either host is tested on."""
+def load_evaluation_setup(config: str | Path, overrides: Sequence[str] = ()) -> EvaluationSetup:
+    """Return the evaluation sets of a configuration of either host."""
     host = _host(config)
-    return Tested(host.read_test_sets(config, list(overrides)), host.read_comparison(config, list(overrides)))
+    return EvaluationSetup(host.read_test_sets(config, list(overrides)), host.read_comparison(config, list(overrides)))
 
 
-def of_features(path: str | Path, config: str | Path, overrides: Sequence[str] = ()) -> tuple[FeatureSet, Tested]:
+def load_kept_features(
+    path: str | Path, config: str | Path, overrides: Sequence[str] = ()
+) -> tuple[FeatureSet, EvaluationSetup]:
     """Read what `fastreid eval --save-features` kept, and say what can be computed from it; no dataset is needed."""
     features = load_features(path)
     protocols = {each.name: each for each in computable(features, ())}
     comparison = _host(config).read_comparison(config, list(overrides))
-    return features, Tested([EvaluationSet(features.dataset, protocols)], comparison)
+    return features, EvaluationSetup([EvaluationSet(features.dataset, protocols)], comparison)
 
 
 def _host(config: str | Path) -> ModuleType:
@@ -64,7 +66,7 @@ def extracted(extractor: Extractor, tested: EvaluationSet) -> FeatureSet:
     """Make the features of a test set's images and, if captions ask, of its captions; show how many are done."""
     by_key: dict[str | int, np.ndarray] = {}
     with tqdm(total=len(tested.records), desc="extracting", unit="image", leave=False, disable=None) as bar:
-        for part in extractor.of_pictures(map(as_picture, tested.records)):
+        for part in extractor.of_pictures(map(make_picture, tested.records)):
             by_key |= dict(zip(part.paths, part.features, strict=True))
             bar.update(len(part.paths))
     if tested.has_text:
@@ -74,7 +76,7 @@ def extracted(extractor: Extractor, tested: EvaluationSet) -> FeatureSet:
     return tested.feature_set(by_key, "" if method is None else method.view_source)
 
 
-def as_picture(record: Record | Entry) -> Picture:
+def make_picture(record: Record | Entry) -> Picture:
     """Return the image of a record, or of a gallery's entry, with what is known of it."""
     return Picture(record.path, view=view_label(record.view), platform=platform_label(record.platform))
 

@@ -17,7 +17,7 @@ from agreid_plugin.data.atomic_write import atomic_write, write_error_context
 from agreid_plugin.data.bad_images import describe_images
 from agreid_plugin.data.files import parse_json_bytes, read_arrays
 from agreid_plugin.errors import InputError
-from agreid_plugin.inference.evaluation_sets import as_picture
+from agreid_plugin.inference.evaluation_sets import make_picture
 from agreid_plugin.inference.extractor import Extractor, format_frames
 from agreid_plugin.retrieval.feature_cache import stamp_file
 from agreid_plugin.retrieval.feature_files import check_ending, write_features
@@ -66,7 +66,7 @@ class Extraction:
     def _made(self, part: Sequence[Entry], bar: tqdm) -> Chunk:
         """Return the images of a part that can be read, their views where the model tells them, and the features."""
         entries, features = [], []
-        for batch in self.extractor.of_pictures(map(as_picture, part), self._skip):
+        for batch in self.extractor.of_pictures(map(make_picture, part), self._skip):
             for place, view in zip(batch.kept, batch.views, strict=True):
                 entries.append(replace(part[place], view=view))
                 self._guessed += part[place].view is None and view is not None

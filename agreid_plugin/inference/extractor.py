@@ -323,7 +323,7 @@ class Extractor:
         if not kept:
             return Extracted(np.empty((0, 0), np.float32), (), (), (), bad)
         good = [part[place] for place in kept]
-        features, views = self.embed_images(batch_of(good, [pixels[place][0] for place in kept]))
+        features, views = self.embed_images(make_batch(good, [pixels[place][0] for place in kept]))
         paths = tuple(picture.path for picture in good)
         frames = tuple(part[place].path or IN_MEMORY for place in kept if pixels[place][1])
         told = tuple(map(view_from_label, views.tolist()))
@@ -350,7 +350,7 @@ def format_frames(paths: Sequence[str], images: int) -> str:
     return f"{LIKE_FRAMES}: {len(paths):,} of {images:,} images, {name_first(paths)}; {CUT_OUT}"
 
 
-def batch_of(part: Sequence[Picture], pixels: Sequence[Tensor]) -> Batch:
+def make_batch(part: Sequence[Picture], pixels: Sequence[Tensor]) -> Batch:
     """Return a batch of pictures, whose pixels are (3, H, W) each, with what is known of them."""
     return Batch(
         images=torch.stack(list(pixels)),
@@ -366,7 +366,7 @@ def _result(read: Future) -> tuple[Tensor, bool] | None:
         return None
 
 
-def maker_of(settings: Any, weights: str | Path) -> str:
+def compute_maker(settings: Any, weights: str | Path) -> str:
     """Return what tells features made by these settings and this weight file from others."""
     return sha256(weights, json.dumps([__version__, settings], sort_keys=True, default=str).encode())
 

@@ -131,7 +131,7 @@ def opened(uri: str, extractor: Extractor, token: str, say: Tell) -> Iterator[Ga
 
 
 @contextmanager
-def gallery_of(
+def index_folder(
     extractor: Extractor, folder: str, cache: str | None, skip_bad_images: bool, say: Tell
 ) -> Iterator[GalleryIndex]:
     """Give an exact index of a folder's images, for as long as it is needed.

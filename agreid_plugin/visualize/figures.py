@@ -16,7 +16,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet, load_features
 from agreid_plugin.evaluation.rank_lists import RankList, build_rank_lists, choose_queries
 from agreid_plugin.evaluation.ranking_options import RankingOptions
-from agreid_plugin.inference.evaluation_sets import Tested, examples, extracted
+from agreid_plugin.inference.evaluation_sets import EvaluationSetup, examples, extracted
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.types import UNKNOWN, Record, view_from_label, view_word
 from agreid_plugin.visualize import experts, introspection, patches, ranks, scatter
@@ -45,7 +45,11 @@ class Subject:
     """
 
     def __init__(
-        self, extractor: Extractor | None, tested: Tested, protocol: str = "", features: FeatureSet | None = None
+        self,
+        extractor: Extractor | None,
+        tested: EvaluationSetup,
+        protocol: str = "",
+        features: FeatureSet | None = None,
     ):
         self.extractor, self.tested, self._given = extractor, tested, features
         self.test_set, self.protocol = tested.find(protocol)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.inference.evaluation_sets import as_picture
-from agreid_plugin.inference.extractor import Extractor, batch_of
+from agreid_plugin.inference.evaluation_sets import make_picture
+from agreid_plugin.inference.extractor import Extractor, make_batch
 from agreid_plugin.nn.clip import ImageTower
 from agreid_plugin.nn.expert_usage import UsageByModule, UsageCounter, group_name
 from agreid_plugin.nn.vit import VisionTransformer
@@ -43,7 +43,7 @@ def compute_expert_usage(extractor: Extractor, records: Sequence[Record]) -> lis
         counted: dict[tuple[int, int], UsageByModule] = {}
         with tqdm(total=len(records), desc="asking experts", unit="image", leave=False, disable=None) as bar:
             for place in sorted(by_place):
-                for part in extractor.of_pictures(map(as_picture, by_place[place])):
+                for part in extractor.of_pictures(map(make_picture, by_place[place])):
                     bar.update(len(part.paths))
                 counted[place] = counter.take()
     finally:
@@ -135,9 +135,9 @@ def _record_attention(tower: VisionTransformer | ImageTower, rows: list[Tensor])
 def _run_one_by_one(extractor: Extractor, records: Iterable[Record]) -> Iterator[tuple[Record, np.ndarray]]:
     """Run the model on single images, mirrored ones last, and give each with its pixels, (H, W, 3)."""
     for record in records:
-        picture = as_picture(record)
+        picture = make_picture(record)
         image = extractor.settings.transform(picture.read())
-        extractor.embed_images(batch_of([picture], [image]))
+        extractor.embed_images(make_batch([picture], [image]))
         yield record, image.clamp(0, 255).byte().movedim(0, -1).numpy()
 
 

@@ -17,7 +17,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.evaluation.results import RUN_CARD_FILE, TABLE_NUMBERS, read_run_card
-from agreid_plugin.inference.evaluation_sets import load_tested
+from agreid_plugin.inference.evaluation_sets import load_evaluation_setup
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.retrieval.result_page import embed_image, render_page
 from agreid_plugin.visualize import figures
@@ -98,7 +98,7 @@ def _subject(
 ) -> Subject:
     if checkpoint is None:
         raise InputError(f"{config.parent} has no checkpoint: name one with --weights")
-    tested = load_tested(config, overrides)
+    tested = load_evaluation_setup(config, overrides)
     return Subject(Extractor.from_config(config, checkpoint, device=device, overrides=overrides), tested, protocol)
 
 

@@ -3,7 +3,14 @@
 import pytest
 from launch_cases import OF_SRUN, arguments
 
-from agreid_plugin.engine.distributed.environment import NEEDED, address_of, first_node, launcher_of, place_of, tasks_on
+from agreid_plugin.engine.distributed.environment import (
+    NEEDED,
+    find_launcher,
+    first_node,
+    parse_address,
+    read_rank_info,
+    tasks_on,
+)
 from agreid_plugin.errors import InputError
 
 OF_TORCHRUN = {
@@ -38,43 +45,43 @@ def environment(monkeypatch):
 
 def test_nobody(environment):
     environment({})
-    assert launcher_of(arguments(None)) == "none"
-    assert place_of("none").world_size == 1
+    assert find_launcher(arguments(None)) == "none"
+    assert read_rank_info("none").world_size == 1
     with pytest.raises(InputError, match=r"--launcher slurm: SLURM_PROCID is not set; start the command as srun"):
-        launcher_of(arguments(None, launcher="slurm"))
+        find_launcher(arguments(None, launcher="slurm"))
 
 
 def test_torchrun(environment):
     environment(OF_TORCHRUN)
-    assert launcher_of(arguments(None)) == "pytorch"
-    place = place_of("pytorch")
+    assert find_launcher(arguments(None)) == "pytorch"
+    place = read_rank_info("pytorch")
     assert (place.rank, place.world_size, place.local_rank, place.local_size, place.machine) == (3, 4, 1, 2, 1)
     assert (place.address, place.port, place.opens, place.attempt) == ("node7", 29400, False, 2)
     with pytest.raises(InputError, match="leave out --num-gpus"):
-        launcher_of(arguments(2))
-    assert launcher_of(arguments(2, launcher="none")) == "none"
+        find_launcher(arguments(2))
+    assert find_launcher(arguments(2, launcher="none")) == "none"
     with pytest.raises(InputError, match="torchrun has its own, give it --master-addr"):
-        place_of("pytorch", "tcp://10.0.0.1:29500")
+        read_rank_info("pytorch", "tcp://10.0.0.1:29500")
 
 
 def test_torchrun_without_a_store_has_process_0_open_one(environment):
     environment({**OF_TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False", "RANK": "0"})
-    assert place_of("pytorch").opens
+    assert read_rank_info("pytorch").opens
     environment({"RANK": "first"})
     with pytest.raises(InputError, match=r"--launcher pytorch: a variable of its environment is no number: .*first"):
-        place_of("pytorch")
+        read_rank_info("pytorch")
 
 
 def test_srun(environment):
     environment(OF_SRUN)
-    assert launcher_of(arguments(None)) == "slurm"
-    place = place_of("slurm")
+    assert find_launcher(arguments(None)) == "slurm"
+    place = read_rank_info("slurm")
     assert (place.rank, place.world_size, place.local_rank, place.local_size, place.machine) == (4, 5, 0, 1, 2)
     assert (place.address, place.port, place.opens) == ("gpu07", 24711, False)
-    assert place_of("slurm", "tcp://10.0.0.1:29500").address == "10.0.0.1"
+    assert read_rank_info("slurm", "tcp://10.0.0.1:29500").address == "10.0.0.1"
     environment({"MASTER_ADDR": "login", "MASTER_PORT": "1234"})
-    assert (place_of("slurm").address, place_of("slurm").port) == ("login", 1234)
-    assert launcher_of(arguments(4, num_machines=2)) == "none"  # it is asked for processes of its own
+    assert (read_rank_info("slurm").address, read_rank_info("slurm").port) == ("login", 1234)
+    assert find_launcher(arguments(4, num_machines=2)) == "none"  # it is asked for processes of its own
 
 
 @pytest.mark.parametrize(
@@ -87,18 +94,18 @@ def test_srun(environment):
 )
 def test_one_task_of_slurm_is_no_distributed_run(environment, alone):
     environment(alone)
-    assert launcher_of(arguments(None)) == "none"
+    assert find_launcher(arguments(None)) == "none"
 
 
 def test_mpi(environment):
     environment(OF_MPI)
-    assert launcher_of(arguments(None)) == "none"
-    assert launcher_of(arguments(None, launcher="mpi")) == "mpi"
-    place = place_of("mpi")
+    assert find_launcher(arguments(None)) == "none"
+    assert find_launcher(arguments(None, launcher="mpi")) == "mpi"
+    place = read_rank_info("mpi")
     assert (place.rank, place.world_size, place.address, place.opens) == (1, 2, "127.0.0.1", False)
     environment({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
     with pytest.raises(InputError, match="on several machines: say where they meet, --dist-url"):
-        place_of("mpi")
+        read_rank_info("mpi")
 
 
 def test_nodes_and_tasks_by_hand():
@@ -110,7 +117,7 @@ def test_nodes_and_tasks_by_hand():
 
 
 def test_where_machines_meet():
-    assert address_of("tcp://10.0.0.1:29500") == ("10.0.0.1", 29500)
+    assert parse_address("tcp://10.0.0.1:29500") == ("10.0.0.1", 29500)
     for url in ("10.0.0.1", "tcp://10.0.0.1", "tcp://10.0.0.1:port", "http://10.0.0.1:80", "tcp://[::1"):
         with pytest.raises(InputError, match=r"should be like tcp://10.0.0.1:29500"):
-            address_of(url)
+            parse_address(url)

@@ -10,7 +10,7 @@ from mmengine.logging.logger import FilterDuplicateWarning
 
 from agreid_plugin.data.datasets import load
 from agreid_plugin.engine.checkpoints import tolerate_full_disk
-from agreid_plugin.engine.report import report, save_thresholds, speak_through
+from agreid_plugin.engine.report import report, save_thresholds, forward_logs
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols, computable
@@ -82,8 +82,8 @@ def test_thresholds_are_kept_by_protocol(features, tmp_path, caplog):
 
 def test_the_host_says_what_the_package_logs(host):
     logger, records = host
-    speak_through(logger)
-    speak_through(logger)  # a second run in one process
+    forward_logs(logger)
+    forward_logs(logger)  # a second run in one process
     logging.getLogger("agreid_plugin.inference.weights").info("loaded %d", 3)
     assert [record.getMessage() for record in records] == ["loaded 3"]
     logger.setLevel(logging.WARNING)
@@ -95,7 +95,7 @@ def test_warnings_of_one_pattern_are_all_told_by_mmengine(host):
     logger, records = host
     (handler,) = logger.handlers
     handler.addFilter(FilterDuplicateWarning())
-    speak_through(logger)
+    forward_logs(logger)
     for name in ("epoch_1.pth", "epoch_2.pth", "epoch_2.pth"):
         logging.getLogger("agreid_plugin.inference.weights").warning("%s was not written", name)
     assert [record.getMessage() for record in records] == ["epoch_1.pth was not written", "epoch_2.pth was not written"]
@@ -103,7 +103,7 @@ def test_warnings_of_one_pattern_are_all_told_by_mmengine(host):
 
 def test_the_host_tells_of_a_full_disk(host, tmp_path):
     logger, records = host
-    speak_through(logger)
+    forward_logs(logger)
     with tolerate_full_disk(tmp_path / "x.pth"):
         raise OSError(ENOSPC, "No space left on device")
     (told,) = records

@@ -5,13 +5,13 @@ import signal
 import time
 from pathlib import Path
 
-from agreid_plugin.hosts.fastreid.engine.hooks import StepTold
+from agreid_plugin.hosts.fastreid.engine.hooks import StepReporter
 
 PAUSE = 3  # seconds in which the signal of who started it arrives
-told = StepTold.before_step
+told = StepReporter.before_step
 
 
-def told_and_stopped(hook: StepTold) -> None:
+def told_and_stopped(hook: StepReporter) -> None:
     """Say the step, then press Ctrl-C if it is the one after the checkpoint."""
     told(hook)
     if hook.trainer.cfg.SEED == 1 and Path(hook.trainer.cfg.OUTPUT_DIR, "last_checkpoint").exists():
@@ -19,4 +19,4 @@ def told_and_stopped(hook: StepTold) -> None:
         time.sleep(PAUSE)
 
 
-StepTold.before_step = told_and_stopped
+StepReporter.before_step = told_and_stopped

@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.engine.distributed import launch
 from agreid_plugin.engine.distributed.environment import LaunchOptions
-from agreid_plugin.engine.distributed.process_group import at_step, member
+from agreid_plugin.engine.distributed.process_group import current_process, report_step
 from agreid_plugin.errors import InputError
 
 OF_SRUN = {
@@ -51,21 +51,21 @@ def leave_pid(folder: str) -> None:
 def wait_briefly() -> None:
     """Have processes wait 3 seconds for each other once all are there: on a busy machine one may be as late."""
     dist.barrier()
-    member().timeout = 3.0
+    current_process().timeout = 3.0
     distributed_c10d._set_pg_timeout(timedelta(seconds=3), dist.group.WORLD)
 
 
 def work(how: str, folder: str) -> None:
     """Two exchanges with all processes; before the second, at step 7, process 1 does what `how` says."""
-    at_step(6)
+    report_step(6)
     leave_pid(folder)
     total = exchange()
     if how == "sleep too long":
         wait_briefly()
     if dist.get_rank() == 1:
-        at_step(7)
+        report_step(7)
         SABOTAGE[how]()
-    at_step(8)
+    report_step(8)
     exchange()
     Path(folder, f"{dist.get_rank()}.sum").write_text(str(total))
 
@@ -112,7 +112,7 @@ def as_a_task(rank: int, environment: dict[str, str], how: str, folder: str) -> 
         work(how, folder)
 
     try:
-        with launch.started(args := arguments(None, 60.0)):
+        with launch.join_launcher(args := arguments(None, 60.0)):
             launch.claim(Path(folder), resume=False)
             launch.launch(grouped_work, (), args)
         outcome = "done"
@@ -128,7 +128,7 @@ def sleeping_training(training) -> None:
     from agreid_plugin.engine import run
     from agreid_plugin.hosts.fastreid.engine import hooks
 
-    told = hooks.StepTold.before_step
+    told = hooks.StepReporter.before_step
 
     def told_then_sleeping(hook) -> None:
         told(hook)
@@ -136,5 +136,5 @@ def sleeping_training(training) -> None:
             wait_briefly()
             SABOTAGE["sleep" if dist.get_rank() == 1 else "nothing"]()
 
-    hooks.StepTold.before_step = told_then_sleeping
+    hooks.StepReporter.before_step = told_then_sleeping
     run._process(training)

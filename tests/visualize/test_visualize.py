@@ -23,7 +23,7 @@ from agreid_plugin.data.transforms import patch_probabilities
 from agreid_plugin.evaluation.features import load_features
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.hosts.fastreid.config.loading import load_config
-from agreid_plugin.inference.evaluation_sets import load_tested
+from agreid_plugin.inference.evaluation_sets import load_evaluation_setup
 from agreid_plugin.types import View
 from agreid_plugin.visualize import ranks
 from agreid_plugin.visualize.figures import Subject, draw_expert_shares
@@ -97,7 +97,7 @@ def test_frames_tell_right_from_wrong_and_numbers_are_those_of_the_evaluation(dr
         assert len(distances) == 5
     kept = tmp_path / "feats.npz"
     assert fastreid_command("eval", *model(made), "--save-features", kept, "--output", tmp_path / "eval").code == 0
-    tested = load_tested(made / "config.yaml")
+    tested = load_evaluation_setup(made / "config.yaml")
     (metrics,) = RankingOptions().compute(load_features(kept), [tested.find("ALL")[1]])
     precision = [query["average_precision"] for query in data["queries"]]
     assert precision == pytest.approx(sorted(metrics.per_query.precision)[:4], abs=1e-5)
@@ -137,7 +137,7 @@ def test_experts_are_counted_as_the_router_chooses(draw, made):
     for group in data["groups"]:
         np.testing.assert_allclose(np.sum(group["shares"], axis=0), 2, atol=1e-5)  # experts asked for an image
     assert {camera["view"] for camera in aerial["cameras"]} == {"aerial"}
-    tested = load_tested(made / "config.yaml").sets[0].records
+    tested = load_evaluation_setup(made / "config.yaml").sets[0].records
     camera = shared["cameras"][0]["camera"]
     counts = np.zeros(3)
     own = [record for record in tested if record.camera == camera]
@@ -260,7 +260,7 @@ def test_a_report_shows_which_part_is_made(made, tmp_path, monkeypatch):
 
 def test_passes_over_the_test_set_show_how_many_images_are_done(made, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    subject = Subject(Extractor.from_config(*model(made)[1::2]), load_tested(made / "config.yaml"))
+    subject = Subject(Extractor.from_config(*model(made)[1::2]), load_evaluation_setup(made / "config.yaml"))
     images = len(subject.features.records)
     assert f"extracting:   0%|          | 0/{images} [" in sys.stderr.getvalue()
     draw_expert_shares(subject)

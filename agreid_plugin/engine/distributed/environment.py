@@ -1,4 +1,4 @@
-"""Who started this process, and where it stands among those of its run: torchrun, SLURM's srun, MPI, or nobody."""
+"""Rank and world size of this process, from the environment of torchrun, SLURM's srun or MPI."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEEDED = {
     SLURM: (("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NODELIST"), "srun fastreid ..."),
     MPI: (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"), "mpirun fastreid ..."),
 }
-"""Launcher -> what it tells each process, and how it is used."""
+"""Launcher -> environment variables that it sets, and how it is used."""
 BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 LOOPBACK = "127.0.0.1"
 
@@ -48,19 +48,19 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a process stands among those of its run, and where they meet.
+class RankInfo:
+    """Rank of a process in its run, and the address of the rendezvous.
 
     Attributes:
-        rank: its number among all.
-        world_size: how many there are.
-        local_rank: its number among those of its machine.
-        local_size: how many those are.
-        machine: the machine's number, or anything else that machines differ in.
-        address: where all meet.
-        port: the same.
-        opens: whether this process is to open the meeting point, which else is there.
-        attempt: how often the launcher has started the run anew.
+        rank: number of the process among all.
+        world_size: number of processes.
+        local_rank: number of the process on its machine.
+        local_size: number of processes on its machine.
+        machine: number of the machine, or anything else that machines differ in.
+        address: host name of the rendezvous.
+        port: port of the rendezvous.
+        opens: whether this process opens the store of the rendezvous, which is there otherwise.
+        attempt: how often the launcher has restarted the run.
     """
 
     rank: int = 0
@@ -74,13 +74,13 @@ class Place:
     attempt: int = 0
 
 
-def launcher_of(options: LaunchOptions) -> str:
-    """Return what has started this process: what `--launcher` says, else what the environment tells.
+def find_launcher(options: LaunchOptions) -> str:
+    """Return the launcher of this process: that of `--launcher`, else the one that the environment shows.
 
     A batch script of SLURM's, or a step of one task, is no distributed run; and who asks for processes by number gets
     them.
     """
-    launcher = options.launcher or _found(os.environ)
+    launcher = options.launcher or _detect_launcher(os.environ)
     counted = options.num_gpus or options.num_processes or options.num_machines > 1
     if counted and launcher == SLURM and not options.launcher:
         return NONE
@@ -95,7 +95,7 @@ def launcher_of(options: LaunchOptions) -> str:
     return launcher
 
 
-def _found(environment: Mapping[str, str]) -> str:
+def _detect_launcher(environment: Mapping[str, str]) -> str:
     if BY_TORCHRUN in environment:
         return PYTORCH
     if "SLURM_STEP_ID" in environment and _tasks(environment) > 1:
@@ -103,11 +103,11 @@ def _found(environment: Mapping[str, str]) -> str:
     return NONE
 
 
-def place_of(launcher: str, dist_url: str | None = None) -> Place:
-    """Return the place that a launcher has given this process; alone without one."""
-    places = {PYTORCH: _of_torchrun, SLURM: _of_slurm, MPI: _of_mpi}
+def read_rank_info(launcher: str, dist_url: str | None = None) -> RankInfo:
+    """Return the rank that a launcher has given this process; rank 0 of 1 without one."""
+    places = {PYTORCH: _read_torchrun, SLURM: _read_slurm, MPI: _read_mpi}
     if launcher == NONE:
-        return Place()
+        return RankInfo()
     try:
         return places[launcher](os.environ, dist_url)
     except ValueError as error:
@@ -116,11 +116,11 @@ def place_of(launcher: str, dist_url: str | None = None) -> Place:
         raise InputError(f"--launcher {launcher}: a variable of its environment is no number: {error}") from None
 
 
-def _of_torchrun(environment: Mapping[str, str], dist_url: str | None) -> Place:
+def _read_torchrun(environment: Mapping[str, str], dist_url: str | None) -> RankInfo:
     rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     if dist_url:
         raise InputError("--dist-url: torchrun has its own, give it --master-addr and --master-port")
-    return Place(
+    return RankInfo(
         rank=rank,
         world_size=world_size,
         local_rank=int(environment["LOCAL_RANK"]),
@@ -133,12 +133,12 @@ def _of_torchrun(environment: Mapping[str, str], dist_url: str | None) -> Place:
     )
 
 
-def _of_slurm(environment: Mapping[str, str], dist_url: str | None) -> Place:
+def _read_slurm(environment: Mapping[str, str], dist_url: str | None) -> RankInfo:
     rank, node = int(environment["SLURM_PROCID"]), int(environment.get("SLURM_NODEID", 0))
     per_node = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE", "1")
     nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_NODELIST"]
-    address, port = _meeting_point(environment, dist_url, first_node(nodes))
-    return Place(
+    address, port = _find_rendezvous(environment, dist_url, first_node(nodes))
+    return RankInfo(
         rank=rank,
         world_size=_tasks(environment),
         local_rank=int(environment.get("SLURM_LOCALID", 0)),
@@ -150,12 +150,12 @@ def _of_slurm(environment: Mapping[str, str], dist_url: str | None) -> Place:
     )
 
 
-def _of_mpi(environment: Mapping[str, str], dist_url: str | None) -> Place:
+def _read_mpi(environment: Mapping[str, str], dist_url: str | None) -> RankInfo:
     rank, world_size = (int(environment[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE"))
     local_size = int(environment.get("OMPI_COMM_WORLD_LOCAL_SIZE", world_size))
     here = LOOPBACK if local_size == world_size else None
-    address, port = _meeting_point(environment, dist_url, here)
-    return Place(
+    address, port = _find_rendezvous(environment, dist_url, here)
+    return RankInfo(
         rank=rank,
         world_size=world_size,
         local_rank=int(environment["OMPI_COMM_WORLD_LOCAL_RANK"]),
@@ -172,10 +172,10 @@ def _tasks(environment: Mapping[str, str]) -> int:
     return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", 1))
 
 
-def _meeting_point(environment: Mapping[str, str], dist_url: str | None, first: str | None) -> tuple[str, int]:
-    """Return where processes meet: at `--dist-url`, `MASTER_ADDR` and `MASTER_PORT`, else on the first machine."""
+def _find_rendezvous(environment: Mapping[str, str], dist_url: str | None, first: str | None) -> tuple[str, int]:
+    """Return the rendezvous: `--dist-url`, `MASTER_ADDR` and `MASTER_PORT`, else the first machine."""
     if dist_url:
-        return address_of(dist_url)
+        return parse_address(dist_url)
     address = environment.get("MASTER_ADDR") or first
     if address is None:
         raise InputError("--launcher mpi on several machines: say where they meet, --dist-url tcp://10.0.0.1:29500")
@@ -183,7 +183,7 @@ def _meeting_point(environment: Mapping[str, str], dist_url: str | None, first: 
     return address, int(environment.get("MASTER_PORT") or 20000 + job % 10000)
 
 
-def address_of(url: str) -> tuple[str, int]:
+def parse_address(url: str) -> tuple[str, int]:
     """Return address and port of `tcp://address:port`."""
     try:
         parts = urlsplit(url)

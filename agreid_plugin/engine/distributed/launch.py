@@ -1,4 +1,4 @@
-"""A run in one process or in many: those that a launcher has started, or that the command starts on this machine."""
+"""Launch of a run in one process or many: those of a launcher, or those that the command starts on this machine."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from agreid_plugin.engine.distributed.environment import (
     LOOPBACK,
     PYTORCH,
     LaunchOptions,
-    Place,
-    address_of,
-    launcher_of,
-    place_of,
+    RankInfo,
+    find_launcher,
+    parse_address,
+    read_rank_info,
 )
-from agreid_plugin.engine.distributed.process_group import CLAIMED, JOINING, TIMEOUT, Member, member, told_once
-from agreid_plugin.engine.distributed.rendezvous import connect, open_store, parts_of
+from agreid_plugin.engine.distributed.process_group import (
+    CLAIMED,
+    JOINING,
+    TIMEOUT,
+    DistributedProcess,
+    current_process,
+    report_once,
+)
+from agreid_plugin.engine.distributed.rendezvous import connect, open_store, split_store
 from agreid_plugin.engine.distributed.supervisor import supervise
-from agreid_plugin.engine.distributed.worker import Work
+from agreid_plugin.engine.distributed.worker import ProcessTask
 from agreid_plugin.errors import InputError, RunError, first_line, require_within
 
 
 @contextmanager
-def started(options: LaunchOptions) -> Iterator[None]:
-    """Have what follows go wrong in one process alone, whatever has started how many.
-
-    Processes of a launcher meet here already, so that each can tell what the others need not repeat.
-    """
-    launcher = launcher_of(options)
-    place = place_of(launcher, options.dist_url)
+def join_launcher(options: LaunchOptions) -> Iterator[None]:
+    """Join the rendezvous of a launcher's processes, if there is one; errors of the block are raised in only one."""
+    launcher = find_launcher(options)
+    place = read_rank_info(launcher, options.dist_url)
     if place.world_size > 1 or launcher == PYTORCH:
-        Member(place, _timeout(options))
-    with told_once():
+        DistributedProcess(place, _timeout(options))
+    with report_once():
         yield
 
 
 def world_size(options: LaunchOptions) -> int:
     """Return how many processes the run has, on all machines."""
-    mine = member()
+    mine = current_process()
     return process_count(options) * options.num_machines if mine is None else mine.place.world_size
 
 
@@ -50,7 +54,7 @@ def claim(folder: Path, resume: bool) -> bool:
 
     torchrun starts a run again with the same command: such an elastic restart goes on, asked to or not.
     """
-    mine = member()
+    mine = current_process()
     if mine is not None and mine.place.attempt and mine.launch.check([CLAIMED]):
         resume = True
     claim_output(folder, resume)
@@ -77,7 +81,7 @@ def launch(
         backend: of torch's process group; by default NCCL with GPUs and gloo without.
         modules: what the function will import, for the server that starts processes.
     """
-    mine = member()
+    mine = current_process()
     if mine is not None and mine.place.world_size > 1:
         mine.timeout = _timeout(options, timeout)
         mine.join(backend)
@@ -86,7 +90,7 @@ def launch(
     elif world_size(options) == 1:
         function(*arguments)
     else:
-        _start(Work(function, arguments, _timeout(options, timeout), backend, tuple(modules)), options)
+        _start(ProcessTask(function, arguments, _timeout(options, timeout), backend, tuple(modules)), options)
 
 
 def _timeout(options: LaunchOptions, default: float | None = None) -> float:
@@ -94,14 +98,14 @@ def _timeout(options: LaunchOptions, default: float | None = None) -> float:
     return TIMEOUT if given is None else require_within("--dist-timeout", given, 1, 7 * 24 * 3600)
 
 
-def _start(work: Work, options: LaunchOptions) -> None:
-    """Start this machine's processes at the meeting point, which the first machine opens."""
+def _start(work: ProcessTask, options: LaunchOptions) -> None:
+    """Start this machine's processes with the store of the rendezvous, which the first machine opens."""
     processes, machine = process_count(options), options.machine_rank
-    address, port = address_of(options.dist_url) if options.dist_url else (LOOPBACK, 0)
+    address, port = parse_address(options.dist_url) if options.dist_url else (LOOPBACK, 0)
     store = connect(address, port, min(work.timeout, JOINING)) if machine else open_store(port)
     _agree(store, machine, processes, options.num_machines)
     places = [
-        Place(
+        RankInfo(
             rank=machine * processes + local_rank,
             world_size=processes * options.num_machines,
             local_rank=local_rank,
@@ -112,12 +116,12 @@ def _start(work: Work, options: LaunchOptions) -> None:
         )
         for local_rank in range(processes)
     ]
-    _, watched = parts_of(store)
+    _, watched = split_store(store)
     supervise(work, places, watched, several_machines=options.num_machines > 1)
 
 
 def _agree(store: dist.Store, machine: int, processes: int, machines: int) -> None:
-    """Refuse machines that were told different things."""
+    """Refuse machines with different options."""
     layout = f"--num-machines {machines} with {processes} processes each"
     try:
         theirs = store.compare_set("layout", "", layout).decode()

@@ -1,7 +1,7 @@
-"""One process of several: it joins the others, says which step it is at, and explains itself when it loses them.
+"""Process group of a run: joining it, the step of each rank, and errors that name the missing ranks.
 
-All meet at a store of keys and values. There a process leaves its training step, what ended it, and that it waits in
-vain; whoever gives up waiting reads there who has not come.
+Processes share a store of keys and values, the rendezvous. Each keeps there its training step, the error that ended it,
+and that it waits; a process that gives up waiting reads there which ranks have not come.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from agreid_plugin.engine.distributed.environment import LOOPBACK, Place
-from agreid_plugin.engine.distributed.rendezvous import connect, open_store, parts_of, read
+from agreid_plugin.engine.distributed.environment import LOOPBACK, RankInfo
+from agreid_plugin.engine.distributed.rendezvous import connect, open_store, read, split_store
 from agreid_plugin.errors import RunError, first_line
 from agreid_plugin.host import input_error_in
 
@@ -30,47 +30,47 @@ JOINING = 600.0
 """Seconds, at most, that machines wait for one another to start."""
 GRACE = 3.0
 """Seconds in which a process that lost the others waits for one of them to say why."""
-FAILURE, TOLD, CLAIMED = "failure", "told", "claimed"
+FAILURE, REPORTED, CLAIMED = "failure", "told", "claimed"
 
-_member: Member | None = None
-
-
-def member() -> Member | None:
-    """Return this process's part in a run of several processes, None if it runs alone."""
-    return _member
+_current: DistributedProcess | None = None
 
 
-def at_step(step: int) -> None:
-    """Say which training step this process is at, for whoever waits for it."""
-    if _member is not None:
-        _member.at_step(step)
+def current_process() -> DistributedProcess | None:
+    """Return this process of a run with several, None in a run of one."""
+    return _current
 
 
-class Member:
-    """This process's part in a run of several.
+def report_step(step: int) -> None:
+    """Report the training step of this process, for error messages of the others."""
+    if _current is not None:
+        _current.report_step(step)
+
+
+class DistributedProcess:
+    """This process in a run of several.
 
     Args:
-        place: where it stands.
-        timeout: seconds to wait for the others in whatever they do together.
+        place: its rank, and the rendezvous.
+        timeout: seconds to wait for the others in a collective.
     """
 
-    def __init__(self, place: Place, timeout: float = TIMEOUT):
-        global _member
+    def __init__(self, place: RankInfo, timeout: float = TIMEOUT):
+        global _current
         self.place, self.timeout, self.step = place, timeout, None
         store = open_store(place.port) if place.opens else connect(place.address, place.port, min(timeout, JOINING))
-        self.launch, self.store = parts_of(store, place.attempt)
-        _member = self
+        self.launch, self.store = split_store(store, place.attempt)
+        _current = self
 
     def join(self, backend: str | None = None) -> None:
-        """Wait for all the others, and make torch's group of them: NCCL's on GPUs, else gloo's."""
+        """Wait for the others, and initialize torch's process group: NCCL on GPUs, else gloo."""
         place = self.place
-        self._announce(prepare(place.local_rank, place.local_size))
+        self._announce(prepare_device(place.local_rank, place.local_size))
         self.store.set(f"here/{place.rank}", "")
         missing = self._wait_for("here", min(self.timeout, JOINING))
         if missing:
             raise RunError(
                 f"process {place.rank} of {place.world_size} waited {min(self.timeout, JOINING):g} s for the others to "
-                f"start: {_listed(missing)} did not come"
+                f"start: {_format_ranks(missing)} did not come"
             )
         dist.init_process_group(
             backend or default_backend(),
@@ -81,7 +81,7 @@ class Member:
         )
 
     def _announce(self, device: int) -> None:
-        """Tell this process what torchrun would: hosts look there."""
+        """Set the environment variables that torchrun would: hosts read them."""
         place = self.place
         os.environ.update(
             RANK=str(place.rank),
@@ -95,20 +95,20 @@ class Member:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the host's name resolves to
 
     def leave(self) -> None:
-        """Leave the group after work that went well: gloo may abort whose partner goes while it still exchanges."""
+        """Leave the group after success: gloo may abort a process whose partner exits during a collective."""
         if dist.is_initialized():
             dist.barrier()
             dist.destroy_process_group()
 
-    def at_step(self, step: int) -> None:
-        """Say which training step this process is at."""
+    def report_step(self, step: int) -> None:
+        """Report the training step of this process."""
         self.step = step
         self.store.set(f"step/{self.place.rank}", str(step))
 
-    def explained(self, error: BaseException) -> BaseException:
-        """Return the error, or if it came of losing the others one line that names step, collective and who is missing.
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the error, or for lost processes a line that names step, collective and missing ranks.
 
-        The others learn from the store what ended this process.
+        The store keeps for the others what ended this process.
         """
         if not is_lost(error):
             with suppress(RuntimeError):
@@ -116,9 +116,9 @@ class Member:
                     FAILURE, "", f"process {self.place.rank} failed{self._when()}: {_summary(error)}"
                 )
             return error
-        return RunError(self._loss(error))
+        return RunError(self._describe_loss(error))
 
-    def _loss(self, error: BaseException) -> str:
+    def _describe_loss(self, error: BaseException) -> str:
         timed_out = "timed out" in str(error).lower() or "timeout" in str(error).lower()
         why = f"took longer than {self.timeout:g} s (--dist-timeout)" if timed_out else "lost the others"
         mine = f"process {self.place.rank} of {self.place.world_size}{self._when()}: {collective(error)} {why}"
@@ -128,22 +128,22 @@ class Member:
             told = read(self.store, FAILURE)
             if told:
                 return f"{mine}; {told}"
-            at = [f"process {rank}{_at(read(self.store, f'step/{rank}'))}" for rank in missing]
+            at = [f"process {rank}{_format_step(read(self.store, f'step/{rank}'))}" for rank in missing]
             return f"{mine}; {', '.join(at)} did not come" if at else mine
         except RuntimeError:  # the store is gone with the process that opened it
             return f"{mine}, process 0 among them"
 
-    def tells(self, error: BaseException) -> bool:
-        """Tell whether this process is the one to show an error, which others may have met or caused as well."""
+    def is_first_to_report(self, error: BaseException) -> bool:
+        """Return whether this process shows an error, which others may have met or caused, too."""
         try:
             if isinstance(error, RunError) and read(self.store, FAILURE):
                 return False
-            return self.store.add(TOLD, 1) == 1
+            return self.store.add(REPORTED, 1) == 1
         except RuntimeError:
             return True
 
     def _wait_for(self, what: str, seconds: float, or_failure: bool = False) -> list[int]:
-        """Wait for all processes to leave a key, and return who has not. A store's own waiting is noisy."""
+        """Wait for a key of every rank, and return the ranks without one. A store's own waiting is noisy."""
         deadline = time.monotonic() + seconds
         while True:
             missing = [rank for rank in range(self.place.world_size) if not self.store.check([f"{what}/{rank}"])]
@@ -153,18 +153,18 @@ class Member:
             time.sleep(0.05)
 
     def _when(self) -> str:
-        return _at(None if self.step is None else str(self.step))
+        return _format_step(None if self.step is None else str(self.step))
 
 
 def default_backend() -> str:
-    """Return what processes exchange tensors by."""
+    """Return the backend of process groups: NCCL with GPUs, gloo without."""
     return "nccl" if torch.cuda.is_available() else "gloo"
 
 
-def prepare(local_rank: int, local_size: int) -> int:
-    """Take this process's device, or its share of the processors, and return the device's number.
+def prepare_device(local_rank: int, local_size: int) -> int:
+    """Choose this process's GPU, or its share of the processors, and return the GPU's number.
 
-    A process that sees one GPU alone, as SLURM may have it, takes that, whatever its own number is.
+    A process that sees only one GPU, as with SLURM, takes that, whatever its local rank is.
     """
     if sys.platform == "linux" and mp.get_start_method(allow_none=True) != "fork":
         mp.set_start_method("fork", force=True)  # or it would start its data workers as it was started itself
@@ -181,28 +181,28 @@ def prepare(local_rank: int, local_size: int) -> int:
 
 
 @contextmanager
-def told_once() -> Iterator[None]:
-    """Let an error through in one process of those that a launcher started; the others end without a word."""
-    global _member
+def report_once() -> Iterator[None]:
+    """Raise an error in one of the processes that a launcher started; the others exit without a message."""
+    global _current
     try:
         yield
     except Exception as error:
-        if _member is None:
+        if _current is None:
             raise
-        explained = _member.explained(error)
-        if not _member.tells(explained):
+        explained = _current.explain(error)
+        if not _current.is_first_to_report(explained):
             raise SystemExit(2 if input_error_in(explained) is not None else 1) from None
         if explained is error:
             raise
         raise explained from None
     finally:
         _drop_groups(sys.exc_info()[1])
-        _member = None
+        _current = None
 
 
 def _drop_groups(error: BaseException | None) -> None:
-    """Leave no group to the end of a launcher's process, where gloo may abort; frames of an error hold some, too."""
-    if _member is None:
+    """Destroy process groups before a launcher's process exits, where gloo may abort; frames of an error hold some."""
+    if _current is None:
         return
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -216,14 +216,14 @@ SIGNS = ("gloo/", "nccl communicator", "ncclremoteerror", "connection reset by p
 
 
 def is_lost(error: BaseException) -> bool:
-    """Tell whether an error is that of waiting for other processes, which are slow or gone."""
+    """Return whether an error comes from waiting for other processes, which are slow or gone."""
     if isinstance(error, dist.DistError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
 
 
 def collective(error: BaseException) -> str:
-    """Return what a process was waiting in, and which line of the host's or of ours waited: `barrier (run.py:12)`."""
+    """Return the collective that a process waited in, and the line that called it: `barrier (run.py:12)`."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = os.path.dirname(torch.__file__) + os.sep
     ours = [frame for frame in frames if inside not in frame.filename]
@@ -235,11 +235,11 @@ def collective(error: BaseException) -> str:
     return f"{public[0] if public else 'an exchange with the others'}{line}"
 
 
-def _at(step: str | None) -> str:
+def _format_step(step: str | None) -> str:
     return f" at step {step}" if step else ""
 
 
-def _listed(ranks: list[int]) -> str:
+def _format_ranks(ranks: list[int]) -> str:
     return f"process{'es' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 

@@ -1,4 +1,4 @@
-"""Where processes meet: a store of keys and values that one of them or its parent opens, and the others go to."""
+"""Rendezvous: open the `TCPStore` that the processes of a run share, or connect to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agreid_plugin.errors import InputError, first_line
 
 
 def open_store(port: int) -> dist.TCPStore:
-    """Open the meeting point at a port, any free one for 0."""
+    """Open the store at a port, any free one for 0."""
     try:
         return dist.TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False)
     except RuntimeError as error:
@@ -26,7 +26,7 @@ def open_store(port: int) -> dist.TCPStore:
 
 
 def connect(address: str, port: int, seconds: float) -> dist.TCPStore:
-    """Go to the meeting point of another process, waiting for it to open."""
+    """Connect to the store of another process, waiting for it to open."""
     why, deadline = _unreachable(address, port), time.monotonic() + seconds
     while why and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -42,8 +42,8 @@ def connect(address: str, port: int, seconds: float) -> dist.TCPStore:
     )
 
 
-def parts_of(store: dist.Store, attempt: int = 0) -> tuple[dist.Store, dist.Store]:
-    """Return where a run keeps what outlives its attempts, of which a launcher may make several, and what is of one."""
+def split_store(store: dist.Store, attempt: int = 0) -> tuple[dist.Store, dist.Store]:
+    """Return the store of a run with all its restarts, and that of this attempt."""
     launch = dist.PrefixStore("agreid", store)
     return launch, dist.PrefixStore(str(attempt), launch)
 

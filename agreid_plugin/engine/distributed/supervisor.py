@@ -1,4 +1,4 @@
-"""Watching the processes of one machine that the command has started, until all have ended and none is left behind."""
+"""Supervisor of the processes that the command starts on one machine: signals, failures, and that none is left."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from agreid_plugin.engine.distributed.environment import Place
+from agreid_plugin.engine.distributed.environment import RankInfo
 from agreid_plugin.engine.distributed.process_group import FAILURE
 from agreid_plugin.engine.distributed.rendezvous import read, silence
-from agreid_plugin.engine.distributed.worker import ERROR, LOST, Child, Report, Work, start
+from agreid_plugin.engine.distributed.worker import ERROR, LOST, Child, ProcessTask, Report, start
 from agreid_plugin.engine.signals import ONE_SIGNAL, ignore_hangups, leave_closed_terminal, take_signals, tell
 from agreid_plugin.errors import RunError, Stopped
 
@@ -32,17 +32,17 @@ LEAVING = 30.0
 """Seconds in which processes end, once the first machine is gone: with all done, theirs have nothing left to do."""
 
 
-def supervise(work: Work, places: list[Place], store: dist.Store, several_machines: bool) -> None:
-    """Run the work in a process at every place, and return when all have ended well.
+def supervise(work: ProcessTask, places: list[RankInfo], store: dist.Store, several_machines: bool) -> None:
+    """Run the task in a process for every rank, and return when all have succeeded.
 
-    When one fails, the others are ended, and its error is raised here. Signals that ask the command to end go to all.
+    When one fails, the others are ended, and its error is raised here. Signals to the command are sent on to all.
     """
     with ignore_hangups():
         children = [start(work, place) for place in places]
     watch = Watch(children, store, several_machines)
     try:
-        with watch.relaying():
-            watch.until_over()
+        with watch.relay_signals():
+            watch.wait_for_end()
     finally:
         watch.end()
     watch.conclude()
@@ -50,7 +50,7 @@ def supervise(work: Work, places: list[Place], store: dist.Store, several_machin
 
 @dataclass
 class Watch:
-    """Waits for children, and knows which of their failures is the cause of the others."""
+    """Watch over children, which finds the failure that caused the others."""
 
     children: list[Child]
     store: dist.Store
@@ -64,8 +64,8 @@ class Watch:
     _codes: list[int | None] = field(default_factory=list, init=False)
 
     @contextmanager
-    def relaying(self) -> Iterator[None]:
-        """Send children the signals that ask this process to end; a second one ends them at once."""
+    def relay_signals(self) -> Iterator[None]:
+        """Send signals to this process on to the children; a second one kills them."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -91,20 +91,20 @@ class Watch:
                 with suppress(ProcessLookupError):
                     os.kill(child.process.pid, number)
 
-    def until_over(self) -> None:
-        """Wait until all have ended, or one has failed and the others have had time to say why they did."""
+    def wait_for_end(self) -> None:
+        """Wait until all have ended, or one has failed and the others had time to report why."""
         while any(child.process.exitcode is None for child in self.children):
             wait([child.process.sentinel for child in self.children if child.process.exitcode is None], timeout=0.5)
             for child in self.children:
                 child.listen()
-            self._ask_others()
+            self._check_other_machines()
             if self.deadline is None and (self.elsewhere or any(child.failed for child in self.children)):
                 self.deadline = time.monotonic() + PATIENCE
             if self.deadline is not None and not self.asked and (self.cause() or time.monotonic() > self.deadline):
                 return
 
-    def _ask_others(self) -> None:
-        """Learn whether another machine's processes have failed; it may be long before they are missed here."""
+    def _check_other_machines(self) -> None:
+        """Read whether processes of another machine have failed, before they are missed here."""
         if not self.several_machines or self.elsewhere:
             return
         if self._alone is not None:  # whoever asked again would be told the same, with a page of C++ frames
@@ -118,16 +118,16 @@ class Watch:
             self._alone = time.monotonic()
 
     def cause(self) -> Report | None:
-        """Return the failure that is nobody else's consequence."""
+        """Return the failure that no other process caused."""
         for child in self.children:
             if child.report is not None and child.report.kind != LOST:
                 return child.report
             if child.report is None and child.process.exitcode and not self.asked:
-                return self._ended(child)
+                return self._describe_exit(child)
         return None
 
-    def _ended(self, child: Child) -> Report | None:
-        """Say how a process ended that could not say so itself; one that chose to end after a signal needs no word."""
+    def _describe_exit(self, child: Child) -> Report | None:
+        """Return how a process ended that could not report it; None for one that ended after a signal."""
         code = child.process.exitcode
         if code in ON_REQUEST:
             return None
@@ -144,7 +144,7 @@ class Watch:
             return ""
 
     def end(self) -> None:
-        """Have nobody left, asking first."""
+        """End all children: SIGTERM first, SIGKILL after some seconds."""
         self._cause = self.cause()  # what is sent now is none
         self._codes = [child.process.exitcode for child in self.children]
         if self._cause is not None:

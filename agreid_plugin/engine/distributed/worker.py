@@ -1,4 +1,4 @@
-"""One process that the command starts: the work it does, how it reports a failure, and that it ends with its parent."""
+"""Worker process that the command starts: its task, its report of a failure, its end with the parent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from agreid_plugin.engine.distributed.environment import Place
-from agreid_plugin.engine.distributed.process_group import Member
+from agreid_plugin.engine.distributed.environment import RankInfo
+from agreid_plugin.engine.distributed.process_group import DistributedProcess
 from agreid_plugin.errors import InputError, RunError, first_line
 from agreid_plugin.host import input_error_in
 
@@ -26,8 +26,8 @@ INPUT, LOST, ERROR = "input", "lost", "error"
 
 
 @dataclass(frozen=True)
-class Work:
-    """What every process does: `function(*arguments)` among the others, importing `modules` for it."""
+class ProcessTask:
+    """Task of every process: `function(*arguments)`, which imports `modules`."""
 
     function: Callable[..., None]
     arguments: tuple
@@ -52,7 +52,7 @@ class Report:
 
 @dataclass
 class Child:
-    """A process and what it has told."""
+    """A worker process and its report."""
 
     process: BaseProcess
     connection: Connection
@@ -60,7 +60,7 @@ class Child:
     report: Report | None = None
 
     def listen(self) -> None:
-        """Take the report, if there is one."""
+        """Receive the report, if there is one."""
         with suppress(EOFError, OSError):
             while self.report is None and self.connection.poll():
                 self.report = self.connection.recv()
@@ -71,12 +71,12 @@ class Child:
         return self.report is not None or self.process.exitcode not in (None, 0)
 
 
-def start(work: Work, place: Place) -> Child:
-    """Start a process that does the work at a place."""
+def start(work: ProcessTask, place: RankInfo) -> Child:
+    """Start a process that runs the task with a rank."""
     context = choose_context([work.function.__module__, *work.modules])
     ours, theirs = context.Pipe()
-    surroundings = (dict(os.environ), os.getcwd())  # a server that starts processes may be older than these
-    process = context.Process(target=_child, args=(theirs, work, place, surroundings))
+    environment = (dict(os.environ), os.getcwd())  # a server that starts processes may be older than these
+    process = context.Process(target=_child, args=(theirs, work, place, environment))
     process.start()
     theirs.close()
     return Child(process, ours, place.rank)
@@ -91,24 +91,24 @@ def choose_context(modules: list[str]) -> multiprocessing.context.BaseContext:
     return context
 
 
-def _child(connection: Connection, work: Work, place: Place, surroundings: tuple[dict[str, str], str]) -> None:
-    """Do the work in a process that ends with its parent, and report a failure."""
-    environment, folder = surroundings
+def _child(connection: Connection, work: ProcessTask, place: RankInfo, environment: tuple[dict[str, str], str]) -> None:
+    """Run the task in a process that ends with its parent, and report a failure."""
+    variables, folder = environment
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(variables)
     os.chdir(folder)
     os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the command, which passes it on once
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     member = None
     try:
-        member = Member(place, work.timeout)
+        member = DistributedProcess(place, work.timeout)
         member.join(work.backend)
         work.function(*work.arguments)
         member.leave()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
-        connection.send(_report(place.rank, error if member is None else member.explained(error)))
+        connection.send(_report(place.rank, error if member is None else member.explain(error)))
         sys.exit(1)
 
 

@@ -16,8 +16,8 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
 from fastreid.utils.logger import setup_logger
 
-from agreid_plugin.engine.distributed.process_group import member
-from agreid_plugin.engine.report import PRINTED, speak_through, tidy_console
+from agreid_plugin.engine.distributed.process_group import current_process
+from agreid_plugin.engine.report import PRINTED, forward_logs, tidy_console
 from agreid_plugin.engine.run import Request, Run
 from agreid_plugin.engine.run_card import read_seed
 from agreid_plugin.engine.signals import Interruption
@@ -120,10 +120,10 @@ def process(run: Run) -> Iterator[Run]:
     """Set up this process as the host does, with its generators bound to `SEED`; a resumed run keeps a drawn one."""
     cfg = run.config
     import_all(cfg.CUSTOM_IMPORTS)
-    with local_group(member().place.machine) if dist.is_initialized() else nullcontext():
+    with local_group(current_process().place.machine) if dist.is_initialized() else nullcontext():
         logger = setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank())
         tidy_console(logger, NOISE)
-        speak_through(logger)
+        forward_logs(logger)
         cfg = with_seed(resolve_files(cfg), run.resume)
         default_setup(cfg, run.request)
         _logger.info("seed %d, device %s", cfg.SEED, cfg.MODEL.DEVICE)

@@ -19,7 +19,7 @@ from agreid_plugin.hosts.fastreid.engine.evaluator import comparison, test_sets
 from agreid_plugin.hosts.fastreid.models.base import HostMethod
 from agreid_plugin.hosts.fastreid.models.build import build_for_inference
 from agreid_plugin.hosts.fastreid.models.clip import with_activation
-from agreid_plugin.inference.extractor import ExtractionModel, Settings, maker_of
+from agreid_plugin.inference.extractor import ExtractionModel, Settings, compute_maker
 from agreid_plugin.inference.weights import load_weights, require_weights
 from agreid_plugin.types import Batch
 
@@ -94,7 +94,7 @@ def _configured(config: str | Path, weights: str | Path | None, overrides: Seque
 def _maker(cfg) -> str:
     cfg = with_value(cfg, "MODEL.HEADS.NUM_CLASSES", 0)  # a run writes it down, its recipe does not
     model = {key: value for key, value in cfg.MODEL.items() if key not in IRRELEVANT}
-    return maker_of([model, cfg.INPUT, cfg.TEST.FLIP.ENABLED], cfg.MODEL.WEIGHTS)
+    return compute_maker([model, cfg.INPUT, cfg.TEST.FLIP.ENABLED], cfg.MODEL.WEIGHTS)
 
 
 def read_test_sets(config: str | Path, overrides: Sequence[str]) -> list[EvaluationSet]:

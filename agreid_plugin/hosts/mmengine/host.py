@@ -21,7 +21,7 @@ from mmengine.utils import import_modules_from_strings
 
 from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.engine.distributed.environment import NONE, PYTORCH
-from agreid_plugin.engine.report import speak_through, tidy_console
+from agreid_plugin.engine.report import forward_logs, tidy_console
 from agreid_plugin.engine.run import Request, Run
 from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError
@@ -40,7 +40,7 @@ from agreid_plugin.hosts.mmengine.engine.observers import card_facts, close_run_
 from agreid_plugin.hosts.mmengine.engine.runner import (
     NOISE,
     CommandRunner,
-    StepTold,
+    StepReporter,
     check_batches,
     method_of,
     metrics_of,
@@ -164,7 +164,7 @@ def process(run: Run) -> Iterator[Run]:
     if run.request.features:  # there will be no Runner
         logger = MMLogger("features", logger_name="mmengine")
         tidy_console(logger, NOISE)
-        speak_through(logger)
+        forward_logs(logger)
     yield replace(run, config=resolve(run))
 
 
@@ -197,7 +197,7 @@ class Training:
         with self._errors:
             self._runner = _build_runner(run.config)
             check_modules(self._runner.cfg, plain_model(self._runner))
-            self._runner.register_hook(StepTold(), priority="VERY_HIGH")
+            self._runner.register_hook(StepReporter(), priority="VERY_HIGH")
             self._runner.register_hook(self._errors)
             self._runner.interruption = interruption
 

@@ -21,7 +21,7 @@ from agreid_plugin.data.collate import Sample
 from agreid_plugin.data.images import read_image
 from agreid_plugin.data.samplers import EndlessViewBalancedSampler, SeededBatches, seeded_getitem
 from agreid_plugin.engine.checks import LabeledImage
-from agreid_plugin.engine.signals import leave_to_the_main_process
+from agreid_plugin.engine.signals import ignore_signals_in_worker
 from agreid_plugin.hosts.fastreid.data.attributes import get_training_schema
 from agreid_plugin.hosts.fastreid.data.batches import DeviceLoader, host_collate
 from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, RecordItem, get_source, read_dataset
@@ -167,7 +167,7 @@ def _build_loader(cfg, dataset: ReIDDataset, batches: Sampler[list[int]], progre
         collate_fn=host_collate,
         pin_memory=True,
         generator=torch.Generator(),  # the seeds of workers mean nothing, and the run's generator is not touched
-        worker_init_fn=leave_to_the_main_process,
+        worker_init_fn=ignore_signals_in_worker,
     )
     if cfg.MODEL.DEVICE == "cpu":
         loader.device = torch.device("cpu")

@@ -12,7 +12,7 @@ from fastreid.utils import comm
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from agreid_plugin.engine.distributed.process_group import default_backend, prepare
+from agreid_plugin.engine.distributed.process_group import default_backend, prepare_device
 
 
 class AnyDeviceDataParallel(DistributedDataParallel):
@@ -45,7 +45,7 @@ def distributed_worker(
     args: tuple,
 ) -> None:
     """Join the process group and run `main_func`: what the host's own `launch` starts in each spawned process."""
-    prepare(local_rank, processes_per_machine)
+    prepare_device(local_rank, processes_per_machine)
     rank = machine_rank * processes_per_machine + local_rank
     dist.init_process_group(default_backend(), init_method=dist_url, world_size=world_size, rank=rank)
     comm.synchronize()

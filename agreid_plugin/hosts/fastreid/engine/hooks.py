@@ -1,4 +1,4 @@
-"""The host's hooks with their faults mended, and one that says which step a process is at."""
+"""The host's hooks with their faults mended, and one that reports the step of a process."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from fastreid.engine import hooks
 from fastreid.utils.events import EventWriter, get_event_storage
 
-from agreid_plugin.engine.distributed.process_group import at_step
+from agreid_plugin.engine.distributed.process_group import report_step
 from agreid_plugin.hosts.fastreid.engine.loop import BEST, FINAL, name_of
 
 
-class StepTold(hooks.HookBase):
-    """Says which step this process is at, for others that wait for it."""
+class StepReporter(hooks.HookBase):
+    """Reports the step of this process to the others."""
 
     def before_step(self) -> None:
-        """Say it."""
-        at_step(self.trainer.iter)
+        """Report the step."""
+        report_step(self.trainer.iter)
 
 
 class EvalHook(hooks.EvalHook):

@@ -25,7 +25,7 @@ from agreid_plugin.engine.checkpoints import (
     require_same_place,
     write_checkpoint,
 )
-from agreid_plugin.engine.signals import Interruption, agreed
+from agreid_plugin.engine.signals import Interruption, agree_on_signal
 from agreid_plugin.errors import InputError, Stopped, first_line
 from agreid_plugin.hosts.fastreid.engine.solver import continue_schedule
 from agreid_plugin.nn.checkpoints import read_checkpoint
@@ -134,7 +134,7 @@ class ResumableTrainer(DefaultTrainer):
         self.after_epoch()
 
     def _stop_if_asked(self) -> None:
-        number = agreed(self.interruption.asked)
+        number = agree_on_signal(self.interruption.asked)
         if number is None:
             return
         if self._saved_at != (self.epochs_done, self.iter):

@@ -24,7 +24,7 @@ from agreid_plugin.hosts.fastreid.data.text import ImagesThenCaptions
 from agreid_plugin.hosts.fastreid.engine import solver
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
 from agreid_plugin.hosts.fastreid.engine.evaluator import MultiProtocolEvaluator, share_buffers, test_sets
-from agreid_plugin.hosts.fastreid.engine.hooks import EvalHook, PeriodicCheckpointer, PeriodicWriter, StepTold
+from agreid_plugin.hosts.fastreid.engine.hooks import EvalHook, PeriodicCheckpointer, PeriodicWriter, StepReporter
 from agreid_plugin.hosts.fastreid.engine.loop import ResumableTrainer
 from agreid_plugin.hosts.fastreid.engine.observers import (
     ExpertUsage,
@@ -165,7 +165,7 @@ class Trainer(ResumableTrainer):
             ours.insert(0, LearningGuard())
         if comm.is_main_process():
             ours.insert(0, RunCard())
-        ours.insert(0, StepTold())
+        ours.insert(0, StepReporter())
         ours.append(PeriodicCheckpointer(self.cfg.SOLVER.CHECKPOINT_PERIOD))  # when all that it tells of is written
         return ours
 

@@ -20,7 +20,7 @@ from agreid_plugin.data.datasets import Dataset, dataset_name, load
 from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.engine import caption_report
 from agreid_plugin.engine.caption_report import Translations
-from agreid_plugin.engine.report import speak_through
+from agreid_plugin.engine.report import forward_logs
 from agreid_plugin.errors import InputError, error_context, unknown
 from agreid_plugin.evaluation import evaluation_sets
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
@@ -144,7 +144,7 @@ class ReIDDataset(BaseDataset):
 
     def load_data_list(self) -> list[Info]:
         """Read the dataset, and return labels and path of each item."""
-        speak_through(MMLogger.get_current_instance())  # that of the run, whichever tool started it
+        forward_logs(MMLogger.get_current_instance())  # that of the run, whichever tool started it
         datasets = [self._load(name, options) for name, options in self.sources.items()]
         self._metainfo["name"] = "+".join(self.sources)
         self._metainfo["fingerprint"] = "+".join(map(fingerprint, datasets))

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from agreid_plugin.data.rng import random_state, restore_random_state, seeded
 from agreid_plugin.data.samplers import SeededIndex, seeded_getitem
 from agreid_plugin.engine.checkpoints import keep_last
-from agreid_plugin.engine.signals import Interruption, agreed, leave_to_the_main_process
+from agreid_plugin.engine.signals import Interruption, agree_on_signal, ignore_signals_in_worker
 from agreid_plugin.errors import Stopped, require_int
 from agreid_plugin.hosts.mmengine.engine.checkpoints import mark
 from agreid_plugin.hosts.mmengine.registry import HOOKS, LOOPS
@@ -125,7 +125,7 @@ class ResumableEpochLoop(EpochBasedTrainLoop):
                 self._stop_if_asked()
 
     def _stop_if_asked(self) -> None:
-        number = agreed(self._interruption.asked)
+        number = agree_on_signal(self._interruption.asked)
         accumulated = getattr(self.runner.optim_wrapper, "_accumulative_counts", 1)
         if number is None or self._iter % accumulated:  # gradients that are being gathered are in no checkpoint
             return
@@ -135,7 +135,7 @@ class ResumableEpochLoop(EpochBasedTrainLoop):
 
 
 def _begin(also: Callable[[int], None] | None, worker: int) -> None:
-    leave_to_the_main_process(worker)
+    ignore_signals_in_worker(worker)
     if also is not None:
         also(worker)
 

@@ -26,8 +26,8 @@ from agreid_plugin.engine.checkpoints import (
     require_folder,
     require_same_place,
 )
-from agreid_plugin.engine.distributed.process_group import at_step
-from agreid_plugin.engine.report import speak_through, tidy_console
+from agreid_plugin.engine.distributed.process_group import report_step
+from agreid_plugin.engine.report import forward_logs, tidy_console
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.loading import type_name
 from agreid_plugin.hosts.mmengine.data.samplers import PER_IDENTITY, IdentitySampler, ViewBalancedIdentitySampler
@@ -52,7 +52,7 @@ class CommandRunner(Runner):
         """Build the logger, and let this package speak through it."""
         logger = super().build_logger(*args, **kwargs)
         tidy_console(logger, NOISE)
-        speak_through(logger)
+        forward_logs(logger)
         return logger
 
     def build_visualizer(self, visualizer: Visualizer | dict | None = None) -> Visualizer:
@@ -138,12 +138,12 @@ def make_visualizer_tolerant(visualizer: Visualizer) -> None:
 OURS = (IdentitySampler.__name__, ViewBalancedIdentitySampler.__name__)
 
 
-class StepTold(Hook):
-    """Says which step this process is at, for others that wait for it."""
+class StepReporter(Hook):
+    """Reports the step of this process to the others."""
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
-        """Say it."""
-        at_step(runner.iter)
+        """Report the step."""
+        report_step(runner.iter)
 
 
 def check_batches(cfg: Config, world_size: int) -> None:
