@@ -212,14 +212,15 @@ def _drop_groups(error: BaseException | None) -> None:
     gc.collect()  # what is in a cycle
 
 
-SIGNS = ("gloo/", "nccl communicator", "ncclremoteerror", "connection reset by peer")
+LOST_SIGNS = ("gloo/", "pair closure", "nccl communicator", "ncclremoteerror", "connection reset by peer")
+"""Parts of messages of torch for a collective without the others."""
 
 
 def is_lost(error: BaseException) -> bool:
     """Return whether an error comes from waiting for other processes, which are slow or gone."""
     if isinstance(error, dist.DistError):
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in LOST_SIGNS)
 
 
 def collective(error: BaseException) -> str:
