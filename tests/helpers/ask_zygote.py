@@ -31,6 +31,8 @@ if __name__ == "__main__":
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: os.kill(process, number))
         code = int(answers.readline())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # the process is gone, and this one ends as it did
     if code < 0:
         os.kill(os.getpid(), -code)
     sys.exit(code)
