@@ -10,7 +10,7 @@ from mmengine.logging.logger import FilterDuplicateWarning
 
 from agreid_plugin.data.datasets import load
 from agreid_plugin.engine.checkpoints import tolerate_full_disk
-from agreid_plugin.engine.report import report, save_thresholds, forward_logs
+from agreid_plugin.engine.report import forward_logs, report, save_thresholds
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import FeatureSet
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols, computable
