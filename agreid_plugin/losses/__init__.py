@@ -5,7 +5,7 @@ from agreid_plugin.losses.balance import LoadBalanceLoss, load_balance
 from agreid_plugin.losses.contrastive import SupConLoss
 from agreid_plugin.losses.identity import IdentityLoss
 from agreid_plugin.losses.itc import NITC, RITC, SDMLoss
-from agreid_plugin.losses.objectives import OnFeatures, OnLogits, OnParts, clip_objectives, identity_objectives
+from agreid_plugin.losses.objectives import FeatureLoss, LogitLoss, OutputLoss, clip_objectives, identity_objectives
 from agreid_plugin.losses.orthogonal import OrthogonalLoss
 from agreid_plugin.losses.triplet import TripletLoss
 from agreid_plugin.losses.vial import VIAL
@@ -16,12 +16,12 @@ __all__ = [
     "RITC",
     "VIAL",
     "AttributeLoss",
+    "FeatureLoss",
     "IdentityLoss",
     "LoadBalanceLoss",
-    "OnFeatures",
-    "OnLogits",
-    "OnParts",
+    "LogitLoss",
     "OrthogonalLoss",
+    "OutputLoss",
     "SDMLoss",
     "SupConLoss",
     "TripletLoss",

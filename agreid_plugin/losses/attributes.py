@@ -13,16 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
-from agreid_plugin.losses.gathering import shared_count
-from agreid_plugin.losses.validation import precise
+from agreid_plugin.losses.gathering import average_count
+from agreid_plugin.losses.validation import to_full_precision
 from agreid_plugin.types import UNKNOWN
 
 
 class AttributeLoss(nn.Module):
     """Cross-entropy between each attribute's logits and labels, summed over the attributes (SVPR-ReID, Eq. 11).
 
-    Each attribute's is the mean over the images of all processes whose label is not `UNKNOWN`; an attribute nobody
-    knows is a zero that keeps the graph. Computed in float32 inside autocast too.
+    Each attribute's is the mean over the images of all processes whose label is not `UNKNOWN`; an attribute that no
+    image has is a zero that keeps the graph. Computed in float32 inside autocast too.
 
     Args:
         weight: factor of the whole loss, beta in Eq. 12. The paper has 0.1, the released code 0.05.
@@ -35,7 +35,7 @@ class AttributeLoss(nn.Module):
     def forward(self, logits: Sequence[Tensor], attributes: Tensor) -> Tensor:
         """Return the loss of a batch: M of (B, V_m), (B, M) -> (). A label is its column in its attribute's logits."""
         _require_attributes(logits, attributes)
-        known = shared_count((attributes != UNKNOWN).sum(dim=0))  # (M,)
+        known = average_count((attributes != UNKNOWN).sum(dim=0))  # (M,)
         sums = [_sum_over_known(of_one, labels) for of_one, labels in zip(logits, attributes.T, strict=True)]
         return self.weight * sum(total / count for total, count in zip(sums, known, strict=True))
 
@@ -47,7 +47,7 @@ class AttributeLoss(nn.Module):
 def _sum_over_known(logits: Tensor, labels: Tensor) -> Tensor:
     """Return one attribute's cross-entropy over the images that have it: (B, V_m), (B,) -> ()."""
     with torch.autocast(logits.device.type, enabled=False):
-        return F.cross_entropy(precise(logits), labels.long(), ignore_index=UNKNOWN, reduction="sum")
+        return F.cross_entropy(to_full_precision(logits), labels.long(), ignore_index=UNKNOWN, reduction="sum")
 
 
 def _require_attributes(logits: Sequence[Tensor], attributes: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.losses.gathering import gather_features, gather_labels
-from agreid_plugin.losses.validation import precise, require_labels
+from agreid_plugin.losses.validation import require_labels, to_full_precision
 
 
 def load_balance(probabilities: Tensor, members: Tensor | None = None) -> Tensor:
@@ -33,7 +33,7 @@ def load_balance(probabilities: Tensor, members: Tensor | None = None) -> Tensor
     """
     _require_router(probabilities, members)
     with torch.autocast(probabilities.device.type, enabled=False):
-        probabilities = precise(probabilities)
+        probabilities = to_full_precision(probabilities)
         if members is None:
             mean = probabilities.sum(dim=0) / max(len(probabilities), 1)  # (E,)
         else:
@@ -51,7 +51,7 @@ class LoadBalanceLoss(nn.Module):
     Args:
         weight: lambda of Eq. 20. The paper's best is 0.001, the released code has 0.0001.
         gather: balance the images of all processes together rather than each process's own; see `VIAL`. A process
-            that happens to have one view alone would otherwise ask its router to be even over nothing else.
+            that happens to have one view only would otherwise ask its router to be even over nothing else.
     """
 
     def __init__(self, weight: float = 0.001, gather: bool = True):
@@ -61,7 +61,7 @@ class LoadBalanceLoss(nn.Module):
 
     def forward(self, routers: Iterable[tuple[Tensor, Tensor | None]]) -> Tensor:
         """Return the loss of a batch, given (probabilities, members) of each router: (B, E), (B,) or None -> ()."""
-        joined = [gathered(*router) for router in routers] if self.gather else routers
+        joined = [gather_router(*router) for router in routers] if self.gather else routers
         terms = [_share(*router) * load_balance(*router) for router in joined]
         if not terms:
             raise InputError("routers=[] should have one entry or more")
@@ -72,7 +72,7 @@ class LoadBalanceLoss(nn.Module):
         return f"weight={self.weight}, gather={self.gather}"
 
 
-def gathered(probabilities: Tensor, members: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def gather_router(probabilities: Tensor, members: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Join what a router gave the images of all processes: (B, E), (B,) -> (N B, E), (N B,)."""
     _require_router(probabilities, members)
     return gather_features(probabilities), None if members is None else gather_labels(members)[0]

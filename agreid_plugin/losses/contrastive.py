@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.losses.gathering import gather_features, gather_labels
-from agreid_plugin.losses.validation import precise, require_labels
+from agreid_plugin.losses.validation import require_labels, to_full_precision
 
 
 class SupConLoss(nn.Module):
@@ -20,8 +20,8 @@ class SupConLoss(nn.Module):
 
     -(mean over images of the mean of log p(text | image) over the person's texts) - the same of texts and images
 
-    p is the softmax of the dot products, whose features keep their lengths, over all texts or all images. Whoever has
-    no partner takes no part; without any pair the loss is a zero that keeps the graph. Computed in float32 inside
+    p is the softmax of the dot products, whose features keep their lengths, over all texts or all images. Features
+    without a partner take no part; without any pair the loss is a zero that keeps the graph. Computed in float32 inside
     autocast too.
 
     Args:
@@ -37,11 +37,11 @@ class SupConLoss(nn.Module):
         self.gather = gather
 
     def forward(self, images: Tensor, texts: Tensor, pids: Tensor, text_pids: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch: (B, D), (T, D), (B,), (T,) -> (). Texts are of the images' people if not told."""
+        """Return the loss of a batch: (B, D), (T, D), (B,), (T,) -> (). Texts are of `pids` by default."""
         text_pids = pids if text_pids is None else text_pids
         _require_features(images, texts, pids, text_pids)
         with torch.autocast(images.device.type, enabled=False):
-            images, texts = precise(images), precise(texts)
+            images, texts = to_full_precision(images), to_full_precision(texts)
             if self.gather:
                 images, texts = gather_features(images), gather_features(texts)
                 (pids,), (text_pids,) = gather_labels(pids), gather_labels(text_pids)

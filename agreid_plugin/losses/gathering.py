@@ -1,14 +1,14 @@
-"""Joining the batches of all processes, so that a loss is that of the whole batch, however many processes share it.
+"""All-gather of features and labels, so that a loss is that of the whole batch, whatever the world size.
 
 Losses that compare images with one another gather features. Every process then computes the loss of the whole batch
-and differentiates it by its own images alone. The sum of those gradients over the processes would be right, and
+and differentiates it by its own images only. The sum of those gradients over the processes would be right, and
 DistributedDataParallel takes their average, hence a process's own features come back with a gradient multiplied by the
 number of processes. What is no feature, a learned temperature for example, has the whole gradient on every process, and
 the average leaves it.
 
 Losses that are a mean over images need no features of others. Where all images count, the average over processes of
 each one's mean is the mean over the batch, as all bring as many. Where only some count, those whose view is known for
-example, each process divides by the `shared_count`, and the average over processes is right again.
+example, each process divides by the `average_count`, and the average over processes is right again.
 
 Shapes: B images of one process, N processes.
 """
@@ -41,7 +41,7 @@ def gather_labels(*labels: Tensor) -> tuple[Tensor, ...]:
     return tuple(values.to(given.dtype) for values, given in zip(everyone, labels, strict=True))
 
 
-def shared_count(count: Tensor) -> Tensor:
+def average_count(count: Tensor) -> Tensor:
     """Return the average over processes of how many images count, at least 1 in all: of any shape, int -> float.
 
     A process that divides its sum by this has its part of a mean over the whole batch; see above.
@@ -53,7 +53,7 @@ def shared_count(count: Tensor) -> Tensor:
     return total.clamp(min=1) / dist.get_world_size()
 
 
-def processes() -> int:
+def count_processes() -> int:
     """Return how many processes share a batch."""
     return dist.get_world_size() if _is_distributed() else 1
 

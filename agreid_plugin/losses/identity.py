@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
-from agreid_plugin.losses.gathering import shared_count
-from agreid_plugin.losses.validation import precise, require_labels
+from agreid_plugin.losses.gathering import average_count
+from agreid_plugin.losses.validation import require_labels, to_full_precision
 
 
 class IdentityLoss(nn.Module):
@@ -49,9 +49,9 @@ class IdentityLoss(nn.Module):
         """Return the loss of a batch: (B, C), (B,) -> (). An identity is its column in the logits."""
         self._require_batch(logits, pids)
         with torch.autocast(logits.device.type, enabled=False):
-            logits = precise(logits)
+            logits = to_full_precision(logits)
             losses = self._cross_entropies(logits, pids.long())
-            images = shared_count(losses.count_nonzero()) if self.over_nonzero else max(len(losses), 1)
+            images = average_count(losses.count_nonzero()) if self.over_nonzero else max(len(losses), 1)
             return self.weight * losses.sum() / images
 
     def _cross_entropies(self, logits: Tensor, pids: Tensor) -> Tensor:

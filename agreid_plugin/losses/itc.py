@@ -1,4 +1,4 @@
-"""Image-text contrast of TAG-CLIP (AAAI 2026, Eqs. 1-2), which it has from TBPS-CLIP (AAAI 2024): N-ITC and R-ITC.
+"""Image-text contrast of TAG-CLIP (AAAI 2026, Eqs. 1-2), as in TBPS-CLIP (AAAI 2024), N-ITC and R-ITC; and IRRA's SDM.
 
 Shapes: B pairs of an image and a text, features of width D.
 """
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import require_within
 from agreid_plugin.losses.gathering import gather_features, gather_labels
-from agreid_plugin.losses.validation import precise, require_pairs
+from agreid_plugin.losses.validation import require_pairs, to_full_precision
 
 MOST_SCALE = 100.0  # of a cosine, as CLIP has it; a learned scale is held below it where it is used
 
 
 class PairContrast(nn.Module):
-    """What the two losses share: scaled cosines of images and texts, and which of them are of one person.
+    """Base of the two losses: scaled cosines of images and texts, and which of them are of one person.
 
     Features need not have length 1. Computed in float32 inside autocast too. An empty batch is a zero that keeps the
     graph.
@@ -41,7 +41,7 @@ class PairContrast(nn.Module):
         self, images: Tensor, texts: Tensor, pids: Tensor, scale: Tensor | float | None
     ) -> tuple[Tensor, Tensor]:
         """Return logits of texts by images and the shares of one person: (B, D), (B, D), (B,) -> (B, B), (B, B)."""
-        images, texts = precise(images), precise(texts)
+        images, texts = to_full_precision(images), to_full_precision(texts)
         if self.gather:
             images, texts, (pids,) = gather_features(images), gather_features(texts), gather_labels(pids)
         logits = self._scale(scale) * F.normalize(images, dim=1) @ F.normalize(texts, dim=1).T
@@ -49,7 +49,7 @@ class PairContrast(nn.Module):
 
     def _scale(self, scale: Tensor | float | None) -> Tensor | float:
         if isinstance(scale, Tensor):
-            return precise(scale).clamp(max=MOST_SCALE)
+            return to_full_precision(scale).clamp(max=MOST_SCALE)
         return min(1 / self.temperature if scale is None else scale, MOST_SCALE)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""A loss together with what it is computed on, so that any list of losses fits any head."""
+"""Objectives: losses with the outputs and labels they are computed on, so that any list of losses fits any head."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from agreid_plugin.losses.triplet import TripletLoss
 from agreid_plugin.types import Batch
 
 
-class OnParts(nn.Module):
-    """A loss of what only some methods make: features of views or texts, logits of attributes, routers.
+class OutputLoss(nn.Module):
+    """A loss of outputs, also of those that only some methods have: features of views or texts, logits, routers.
 
     Args:
         loss: what is computed.
@@ -32,14 +32,14 @@ class OnParts(nn.Module):
         return self.loss(*parts, *(getattr(batch, name) for name in self.labels))
 
 
-class OnLogits(OnParts):
+class LogitLoss(OutputLoss):
     """A loss of a head's class logits and the identities: () from (B, C) and (B,)."""
 
     def __init__(self, loss: nn.Module):
         super().__init__(loss, ["logits"], ["pids"])
 
 
-class OnFeatures(OnParts):
+class FeatureLoss(OutputLoss):
     """A loss of a head's features and the identities: () from (B, D) and (B,)."""
 
     def __init__(self, loss: nn.Module):
@@ -47,15 +47,15 @@ class OnFeatures(OnParts):
 
 
 def clip_objectives(margin: float = 0.0) -> nn.ModuleDict:
-    """What CLIP methods learn identities by: 0.25 times the smoothed cross-entropy, and batch-hard triplets, by name.
+    """Return identity losses of CLIP methods by name: 0.25 times the smoothed cross-entropy, and batch-hard triplets.
 
     The smoothing is over all identities; a margin of 0 is the soft one.
     """
     cross_entropy = IdentityLoss(0.25, smoothing=0.1, over_all=True)
-    return nn.ModuleDict({"cls": OnLogits(cross_entropy), "triplet": OnFeatures(TripletLoss(margin=margin))})
+    return nn.ModuleDict({"cls": LogitLoss(cross_entropy), "triplet": FeatureLoss(TripletLoss(margin=margin))})
 
 
 def identity_objectives(over_nonzero: bool = False) -> nn.ModuleDict:
-    """Cross-entropy and batch-hard soft-margin triplets, by name; see `IdentityLoss` for `over_nonzero`."""
+    """Return cross-entropy and batch-hard soft-margin triplets, by name; see `IdentityLoss` for `over_nonzero`."""
     cross_entropy = IdentityLoss(over_nonzero=over_nonzero)
-    return nn.ModuleDict({"cls": OnLogits(cross_entropy), "triplet": OnFeatures(TripletLoss())})
+    return nn.ModuleDict({"cls": LogitLoss(cross_entropy), "triplet": FeatureLoss(TripletLoss())})

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_known, require_within
-from agreid_plugin.losses.gathering import processes
-from agreid_plugin.losses.validation import precise
+from agreid_plugin.losses.gathering import count_processes
+from agreid_plugin.losses.validation import to_full_precision
 
 KINDS = ("cosine", "dot")
 
@@ -49,9 +49,9 @@ class OrthogonalLoss(nn.Module):
         if view.shape != identity.shape:
             raise InputError(f"view={tuple(view.shape)} should have the shape of identity: {tuple(identity.shape)}")
         with torch.autocast(identity.device.type, enabled=False):
-            identity, view = precise(identity), precise(view)
+            identity, view = to_full_precision(identity), to_full_precision(view)
             if self.kind == "dot":
-                return self.weight * processes() * (identity * view).sum(dim=1).abs().sum()
+                return self.weight * count_processes() * (identity * view).sum(dim=1).abs().sum()
             cos = F.cosine_similarity(identity, view, dim=1)  # (B,)
             return self.weight * cos.abs().sum() / max(len(cos), 1)
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.losses.gathering import gather_features, gather_labels
-from agreid_plugin.losses.validation import precise, require_features
+from agreid_plugin.losses.validation import require_features, to_full_precision
 
 SMALLEST = 1e-12  # of a squared distance, so that its root has a slope
 
 
 class TripletLoss(nn.Module):
-    """Asks that each image be nearer to its own person's images than to anyone else's (ViSA, Eq. 15).
+    """Asks that each image be nearer to its own person's images than to those of others (ViSA, Eq. 15).
 
     (1 / B) sum of [d(f, f+) - d(f, f-) + margin]_+, or of log(1 + e^(d(f, f+) - d(f, f-))) with a margin of 0
 
@@ -33,7 +33,7 @@ class TripletLoss(nn.Module):
         weight: factor of the whole loss.
         margin: m, by how much the other person should be farther; 0 means the soft margin.
         squared: take squared Euclidean distances, as Eq. 15 prints, rather than their roots.
-        normalize: compare directions alone, by 2 - 2 cos, as fast-reid's `NORM_FEAT` does. That is the squared
+        normalize: compare directions only, by 2 - 2 cos, as fast-reid's `NORM_FEAT` does. That is the squared
             distance of unit vectors already, so `squared` cannot be asked for as well.
         hard_mining: take the farthest positive and the nearest negative; otherwise the average of all positives
             weighted by e^d and of all negatives weighted by e^-d, as fast-reid does. Its negative weights fade to
@@ -41,8 +41,8 @@ class TripletLoss(nn.Module):
         gather: mine the images of all processes rather than each process's own; see `VIAL`.
 
     Example:
-        People at 0 and 1, and at 3 and 7, on a line: of the four images only that at 3 is too near to a stranger, with
-        4 - 2 + 0.5 to pay.
+        People at 0 and 1, and at 3 and 7, on a line: of the four images only that at 3 is too near to another person,
+        with 4 - 2 + 0.5 to pay.
 
         >>> features = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
         >>> TripletLoss(margin=0.5)(features, pids=torch.tensor([0, 0, 1, 1]))
@@ -72,14 +72,14 @@ class TripletLoss(nn.Module):
         """Return the loss of a batch: (B, D), (B,) -> ()."""
         require_features(features, pids=pids)
         with torch.autocast(features.device.type, enabled=False):
-            features = precise(features)
+            features = to_full_precision(features)
             if self.gather:
                 features, (pids,) = gather_features(features), gather_labels(pids)
             if len(features) == 0:
                 return features.sum()
             same = pids[:, None] == pids  # (B, B)
-            mine = hardest if self.hard_mining else weighted
-            positive, negative = mine(distances(features, self.squared, self.normalize), same)  # (B,), (B,)
+            mine = mine_hardest if self.hard_mining else mine_weighted
+            positive, negative = mine(compute_distances(features, self.squared, self.normalize), same)  # (B,), (B,)
             gap = positive - negative
             losses = F.relu(gap + self.margin) if self.margin else F.softplus(gap)
             complete = ~same.all(dim=1)
@@ -93,7 +93,7 @@ class TripletLoss(nn.Module):
         )
 
 
-def distances(features: Tensor, squared: bool = False, normalize: bool = False) -> Tensor:
+def compute_distances(features: Tensor, squared: bool = False, normalize: bool = False) -> Tensor:
     """Return the distance of every two images; see `TripletLoss` for its kinds: (B, D) -> (B, B).
 
     An image's distance to itself is constant: rounding would give it a slope that is all noise.
@@ -109,7 +109,7 @@ def distances(features: Tensor, squared: bool = False, normalize: bool = False) 
     return apart if squared or normalize else apart.sqrt()
 
 
-def hardest(distance: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+def mine_hardest(distance: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     """Return each image's farthest positive and nearest negative: (B, B), (B, B) -> (B,), (B,).
 
     The negative is infinitely far where there is none.
@@ -118,7 +118,7 @@ def hardest(distance: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     return positive, distance.where(~same, math.inf).min(dim=1).values
 
 
-def weighted(distance: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+def mine_weighted(distance: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     """Return each image's average distance to positives and negatives, the harder the heavier.
 
     Weights are e^d over positives and e^-d over negatives, each summing to 1: (B, B), (B, B) -> (B,), (B,). The

@@ -1,4 +1,4 @@
-"""What losses ask of their inputs."""
+"""Input validation of losses: precision, shapes and labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from agreid_plugin.errors import InputError
 
 
-def precise(values: Tensor) -> Tensor:
+def to_full_precision(values: Tensor) -> Tensor:
     """Return values in float32, or in float64 if they are: half precision is too coarse for a loss."""
     return values if values.dtype == torch.float64 else values.float()
 

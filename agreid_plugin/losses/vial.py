@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import require_within
 from agreid_plugin.losses.gathering import gather_features, gather_labels
-from agreid_plugin.losses.validation import precise, require_features
+from agreid_plugin.losses.validation import require_features, to_full_precision
 from agreid_plugin.types import UNKNOWN
 
 
@@ -34,7 +34,7 @@ class VIAL(nn.Module):
         lambda_: strength of the view-invariant penalty (Eq. 8).
         beta: its decay with the cosine (Eq. 8).
         margin: M, how far below 1 the cosine of different people should stay (Eq. 10).
-        hard_mining: whether hard negatives take part (Eq. 10) or positives alone (Eq. 9).
+        hard_mining: whether hard negatives take part (Eq. 10) or positives only (Eq. 9).
         gather: pair the images of all processes rather than each process's own. Every process must bring as many.
             The value is that of the whole batch, on every process. So is the gradient, once averaged over processes
             as DistributedDataParallel does; `gathering` says why.
@@ -68,10 +68,10 @@ class VIAL(nn.Module):
         require_features(features, pids=pids, views=views)
         known = torch.ones_like(pids, dtype=torch.bool) if views is None else views != UNKNOWN
         with torch.autocast(features.device.type, enabled=False):
-            features = precise(features)
+            features = to_full_precision(features)
             if self.gather:
                 features, (pids, known) = gather_features(features), gather_labels(pids, known)
-            return self.weight * self._mean_over_pairs(cosines(features), *pairs(pids, known))
+            return self.weight * self._mean_over_pairs(compute_cosines(features), *mark_pairs(pids, known))
 
     def _mean_over_pairs(self, cos: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Eq. 10, or the average of Eq. 9. Pairs left out are given a cosine that costs nothing."""
@@ -95,13 +95,13 @@ class VIAL(nn.Module):
         )
 
 
-def cosines(features: Tensor) -> Tensor:
+def compute_cosines(features: Tensor) -> Tensor:
     """Return the cosine of every two embeddings (Eq. 6): (B, D) -> (B, B)."""
     directions = F.normalize(features, dim=1)
     return directions @ directions.T
 
 
-def pairs(pids: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+def mark_pairs(pids: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     """Mark ordered pairs of known images, one person's and two persons': (B,), (B,) -> (B, B), (B, B)."""
     paired = known[:, None] & known & ~torch.eye(len(pids), dtype=torch.bool, device=pids.device)
     same = pids[:, None] == pids

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_within
-from agreid_plugin.losses.gathering import shared_count
-from agreid_plugin.losses.validation import precise, require_labels
+from agreid_plugin.losses.gathering import average_count
+from agreid_plugin.losses.validation import require_labels, to_full_precision
 from agreid_plugin.types import UNKNOWN, View
 
 
@@ -25,7 +25,7 @@ class ViewLoss(nn.Module):
 
     Args:
         weight: factor of the whole loss.
-        classes: V, how many views are told apart: aerial and ground, or more where platforms count.
+        classes: V, number of views: aerial and ground, or more where platforms count.
         smoothing: share of the target taken from the true view. Every view, the true one too, gets
             smoothing / smoothed_over.
         smoothed_over: among how many classes the share is divided, V if None. SVPR-ReID's released code smooths its
@@ -52,8 +52,8 @@ class ViewLoss(nn.Module):
             raise InputError(f"logits={tuple(logits.shape)} should be images by {self.classes} views")
         require_labels(logits, views=views)
         with torch.autocast(logits.device.type, enabled=False):
-            total = self._cross_entropies(precise(logits), views.long()).sum()
-            return self.weight * total / shared_count((views != UNKNOWN).sum())
+            total = self._cross_entropies(to_full_precision(logits), views.long()).sum()
+            return self.weight * total / average_count((views != UNKNOWN).sum())
 
     def _cross_entropies(self, logits: Tensor, views: Tensor) -> Tensor:
         """Return the loss image by image, 0 where the view is unknown: (B, V), (B,) -> (B,)."""

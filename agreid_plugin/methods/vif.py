@@ -83,7 +83,7 @@ class VIF(ReIDMethod):
 
     def forward(self, batch: Batch) -> VIFOutputs:
         """Encode a batch and run the head."""
-        feature = last_vector(self.backbone(batch.images))
+        feature = take_vector(self.backbone(batch.images))
         if feature.shape[1] != self.width:
             raise InputError(f"width={self.width}, but the features of the backbone have {feature.shape[1]}")
         return VIFOutputs(self.head(feature, batch.pids))
@@ -100,7 +100,7 @@ class VIF(ReIDMethod):
         return outputs.identity.embedding
 
 
-def last_vector(outputs: Any) -> Tensor:
+def take_vector(outputs: Any) -> Tensor:
     """Return one vector an image from what a backbone gives, ours or another's; see `VIF`: -> (B, D)."""
     features = getattr(outputs, "feature", outputs)
     last = features[-1] if isinstance(features, Sequence) else features

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.models.losses import LOSSES, build_objectives
-from agreid_plugin.losses import IdentityLoss, OnFeatures, OnLogits, OnParts, OrthogonalLoss, TripletLoss
+from agreid_plugin.losses import FeatureLoss, IdentityLoss, LogitLoss, OrthogonalLoss, OutputLoss, TripletLoss
 from agreid_plugin.methods.clip_reid import CLIPBaseline, CLIPReID
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.clip import tokenize
@@ -192,12 +192,12 @@ class Necked(nn.Module):
 
 WHOLE: dict[str, Callable[[], nn.Module]] = {name: lambda name=name: registered(name) for name in LOSSES}
 WHOLE |= {
-    "CrossEntropyLoss over B": lambda: OnLogits(IdentityLoss(smoothing=0.1)),
-    "TripletLoss, weighted": lambda: OnFeatures(TripletLoss(hard_mining=False)),
-    "OrthogonalLoss, dot": lambda: OnParts(OrthogonalLoss(kind="dot"), ("features", "view_features")),
+    "CrossEntropyLoss over B": lambda: LogitLoss(IdentityLoss(smoothing=0.1)),
+    "TripletLoss, weighted": lambda: FeatureLoss(TripletLoss(hard_mining=False)),
+    "OrthogonalLoss, dot": lambda: OutputLoss(OrthogonalLoss(kind="dot"), ("features", "view_features")),
 }
 LOCAL: dict[str, Callable[[], nn.Module]] = {
-    "triplets of a process": lambda: OnFeatures(TripletLoss(gather=False)),
+    "triplets of a process": lambda: FeatureLoss(TripletLoss(gather=False)),
     "fast-reid's own triplets": TheHosts,
 }
 

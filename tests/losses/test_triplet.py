@@ -7,7 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import agreid_plugin  # noqa: F401  makes the host import on today's torch
 from agreid_plugin.errors import InputError
 from agreid_plugin.losses import TripletLoss
-from agreid_plugin.losses.triplet import distances, hardest, weighted
+from agreid_plugin.losses.triplet import compute_distances, mine_hardest, mine_weighted
 
 # Two people on a line, at 0 and 1, at 3 and 7.
 FEATURES = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
@@ -80,10 +80,10 @@ def test_directions_by_hand():
 
 def test_distances_by_hand():
     apart = torch.tensor([[0.0, 1.0, 3.0, 7.0], [1.0, 0.0, 2.0, 6.0], [3.0, 2.0, 0.0, 4.0], [7.0, 6.0, 4.0, 0.0]])
-    torch.testing.assert_close(distances(FEATURES), apart, atol=1e-5, rtol=0)
-    torch.testing.assert_close(distances(FEATURES, squared=True), apart.square(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(compute_distances(FEATURES), apart, atol=1e-5, rtol=0)
+    torch.testing.assert_close(compute_distances(FEATURES, squared=True), apart.square(), atol=1e-5, rtol=0)
     cosines = torch.tensor([[1.0, 0.0, 0.6], [0.0, 1.0, 0.8], [0.6, 0.8, 1.0]])
-    torch.testing.assert_close(distances(DIRECTIONS, normalize=True), 2 - 2 * cosines, atol=1e-5, rtol=0)
+    torch.testing.assert_close(compute_distances(DIRECTIONS, normalize=True), 2 - 2 * cosines, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("hard_mining", [True, False])
@@ -118,9 +118,9 @@ def test_weighted_negatives_stay_where_the_host_loses_them():
     from fastreid.modeling.losses.triplet_loss import weighted_example_mining
 
     same = PIDS[:, None] == PIDS
-    apart = distances(20 * FEATURES)
+    apart = compute_distances(20 * FEATURES)
     # The first image's negatives are at 60 and 140, so their average is 60; e^-60 is nothing beside the host's 1e-6.
-    assert weighted(apart, same)[1][0].item() == pytest.approx(60)
+    assert mine_weighted(apart, same)[1][0].item() == pytest.approx(60)
     assert weighted_example_mining(apart, same.float(), 1 - same.float())[1][0].item() == pytest.approx(0, abs=1e-6)
 
 
@@ -163,7 +163,7 @@ def test_a_person_seen_once_is_its_own_positive():
 
 def test_an_image_is_no_distance_from_itself_however_large_its_features():
     features = 100 + torch.rand(5, 768, generator=torch.Generator().manual_seed(0))  # squares round by about 1
-    positive, _ = hardest(distances(features), torch.eye(5, dtype=torch.bool))
+    positive, _ = mine_hardest(compute_distances(features), torch.eye(5, dtype=torch.bool))
     torch.testing.assert_close(positive, torch.full((5,), 1e-6))
 
 

@@ -5,7 +5,7 @@ import torch
 
 from agreid_plugin.errors import InputError
 from agreid_plugin.losses import VIAL
-from agreid_plugin.losses.vial import cosines, pairs
+from agreid_plugin.losses.vial import compute_cosines, mark_pairs
 from agreid_plugin.types import UNKNOWN, View
 
 # One person at a right angle, another between them: cosines 0 (positive), 0.8 and 0.6 (negatives).
@@ -39,7 +39,7 @@ def slow_vial(features, pids, views, lambda_=0.5, beta=5.0, margin=0.5, hard_min
 
 def test_cosines_by_hand():  # Eq. 6
     expected = torch.tensor([[1.0, 0.0, 0.8], [0.0, 1.0, 0.6], [0.8, 0.6, 1.0]])
-    torch.testing.assert_close(cosines(FEATURES), expected)
+    torch.testing.assert_close(compute_cosines(FEATURES), expected)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_equals_the_slow_loop_over_unordered_pairs(seed, hard_mining):
 
 def test_ordered_and_unordered_pairs_have_the_same_mean():
     features, pids, views = random_batch(3, torch.float64)
-    positive, negative = pairs(pids, views != UNKNOWN)
+    positive, negative = mark_pairs(pids, views != UNKNOWN)
     assert torch.equal(positive, positive.T)
-    unordered = VIAL()._mean_over_pairs(cosines(features), positive.triu(), negative.triu())
+    unordered = VIAL()._mean_over_pairs(compute_cosines(features), positive.triu(), negative.triu())
     torch.testing.assert_close(VIAL()(features, pids, views), unordered)
 
 

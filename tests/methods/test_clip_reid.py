@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.losses import IdentityLoss, OnFeatures, OnLogits, TripletLoss
+from agreid_plugin.losses import FeatureLoss, IdentityLoss, LogitLoss, TripletLoss
 from agreid_plugin.methods.clip_reid import CLIPBaseline, CLIPReID, PromptSchedule, learn_prompts
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.clip_build import build_clip
@@ -142,7 +142,7 @@ def test_one_step_reaches_every_parameter_but_the_texts(images):
 
 def test_losses_of_ones_own(images):
     """Those of features go to the feature without a head too, those of logits do not."""
-    losses = nn.ModuleDict({"far": OnFeatures(TripletLoss(margin=2.0)), "sure": OnLogits(IdentityLoss())})
+    losses = nn.ModuleDict({"far": FeatureLoss(TripletLoss(margin=2.0)), "sure": LogitLoss(IdentityLoss())})
     method, data = clip_reid(objectives=losses, text_loss=IdentityLoss(0.5)), batch(images)
     outputs = method(data)
     terms = method.losses(outputs, data)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from small_svpr import batch, small_clip, small_svpr, without_dropout
 from torch import nn
 
-from agreid_plugin.losses import AttributeLoss, OnFeatures, OnLogits, OrthogonalLoss, TripletLoss, ViewLoss
+from agreid_plugin.losses import AttributeLoss, FeatureLoss, LogitLoss, OrthogonalLoss, TripletLoss, ViewLoss
 from agreid_plugin.methods.svpr import SVPR
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.types import UNKNOWN
@@ -98,7 +98,7 @@ def test_heads_and_losses_of_ones_own():
         made.append((width, classes))
         return BNNeck(width, classes)
 
-    own = nn.ModuleDict({"metric": OnFeatures(TripletLoss(0.5, margin=0.3)), "id": OnLogits(nn.CrossEntropyLoss())})
+    own = nn.ModuleDict({"metric": FeatureLoss(TripletLoss(0.5, margin=0.3)), "id": LogitLoss(nn.CrossEntropyLoss())})
     for variant, heads in (("paper", [(48, 3), (16, 2)]), ("released", [(16, 3)] * 3 + [(16, 3)])):
         made.clear()
         method, data = small_svpr(variant, make_head=make_head, objectives=own), batch()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from agreid_plugin.losses import IdentityLoss, OnFeatures, OrthogonalLoss, TripletLoss, ViewLoss
+from agreid_plugin.losses import FeatureLoss, IdentityLoss, OrthogonalLoss, TripletLoss, ViewLoss
 from agreid_plugin.methods.vdt import VDT
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder
 from agreid_plugin.nn.vit import VisionTransformer
@@ -52,7 +52,7 @@ def test_the_released_losses():
 
 
 def test_losses_of_ones_own():
-    method, data = small_vdt(objectives=nn.ModuleDict({"far": OnFeatures(TripletLoss(margin=2.0))})), batch()
+    method, data = small_vdt(objectives=nn.ModuleDict({"far": FeatureLoss(TripletLoss(margin=2.0))})), batch()
     terms = method.losses(method(data), data)
     assert list(terms) == ["loss_far_id", "loss_view", "loss_orthogonal"]
 

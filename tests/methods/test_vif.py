@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.losses import IdentityLoss, OnFeatures, OnLogits, TripletLoss
+from agreid_plugin.losses import FeatureLoss, IdentityLoss, LogitLoss, TripletLoss
 from agreid_plugin.methods.vif import VIF, VIFOutputs
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder, PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer
@@ -47,7 +47,7 @@ def test_the_terms_by_hand():
 
 def test_the_total_by_hand_with_gamma_and_delta():
     triplets = TripletLoss(weight=2.0, margin=0.5)  # gamma = 2; 2.5, 1.5, 2.5 and 0 to pay: 6.5 / 4
-    objectives = nn.ModuleDict({"cls": OnLogits(IdentityLoss()), "triplet": OnFeatures(triplets)})
+    objectives = nn.ModuleDict({"cls": LogitLoss(IdentityLoss()), "triplet": FeatureLoss(triplets)})
     method = small_vif(objectives=objectives, vial_weight=3.0)
     assert sum(values(method).values()) == pytest.approx(L_ID + 2 * 6.5 / 4 + 3 * L_VIAL)
 
@@ -136,4 +136,4 @@ def test_a_wrong_width_is_refused(width, words):
 
 def test_vial_is_not_computed_twice():
     with pytest.raises(InputError, match="objectives has vial, which VIF has built in"):
-        small_vif(objectives=nn.ModuleDict({"vial": OnFeatures(TripletLoss())}))
+        small_vif(objectives=nn.ModuleDict({"vial": FeatureLoss(TripletLoss())}))

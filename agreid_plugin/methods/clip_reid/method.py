@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.data.sentences import PROMPTS, build_person_sentence, prompt_positions
 from agreid_plugin.errors import InputError, require_given, require_known
-from agreid_plugin.losses import IdentityLoss, OnFeatures, SupConLoss, clip_objectives
+from agreid_plugin.losses import FeatureLoss, IdentityLoss, SupConLoss, clip_objectives
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.clip_build import freeze
@@ -140,7 +140,7 @@ class CLIPReID(ReIDMethod):
         for name, loss in self.objectives.items():
             terms[f"loss_{name}_id"] = loss(outputs.identity, batch)
             terms[f"loss_{name}_projected"] = loss(projected, batch)
-            if isinstance(loss, OnFeatures):
+            if isinstance(loss, FeatureLoss):
                 terms[f"loss_{name}_before"] = loss(outputs.before, batch)
         return terms | {"loss_i2t": self.text_loss(self.text_classifier(projected.features), batch.pids)}
 

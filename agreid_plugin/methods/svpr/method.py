@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.data.attributes import AttributeSchema
 from agreid_plugin.errors import InputError, require_given, require_within
-from agreid_plugin.losses import AttributeLoss, OnFeatures, OrthogonalLoss, ViewLoss, clip_objectives
+from agreid_plugin.losses import AttributeLoss, FeatureLoss, OrthogonalLoss, ViewLoss, clip_objectives
 from agreid_plugin.methods.svpr.asmoe import ASMoE
 from agreid_plugin.methods.svpr.backbone import SVPRBackbone, SVPRFeatures
 from agreid_plugin.methods.svpr.cvpr import GatedRefinement, MomentumRefinement
@@ -243,7 +243,7 @@ def compute_reid_losses(
     """
     bare = {ending: HeadOutputs(values, values) for ending, values in features.items()}
     for name, loss in objectives.items():
-        seen = {**heads, **bare} if isinstance(loss, OnFeatures) else heads
+        seen = {**heads, **bare} if isinstance(loss, FeatureLoss) else heads
         for place, (ending, outputs) in enumerate(seen.items()):
             weight = 1 / (len(seen) - 1) if place else 1
             yield f"loss_{name}{ending}", weight * loss(outputs, batch)

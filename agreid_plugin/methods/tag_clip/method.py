@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError, require_given, require_known, require_within
 from agreid_plugin.losses import NITC, RITC, IdentityLoss, ViewLoss
 from agreid_plugin.losses.itc import MOST_SCALE, SDMLoss
-from agreid_plugin.losses.validation import precise
+from agreid_plugin.losses.validation import to_full_precision
 from agreid_plugin.methods.tag_clip.encoder import (
     ImageEncoder,
     PairOutputs,
@@ -108,7 +108,7 @@ class OrthogonalHinge(nn.Module):
         if cls.dim() != 2 or view.shape != cls.shape:
             raise InputError(f"view={tuple(view.shape)} should have the shape of cls, (B, C): {tuple(cls.shape)}")
         with torch.autocast(cls.device.type, enabled=False):
-            cos = F.cosine_similarity(precise(cls), precise(view), dim=1)  # (B,)
+            cos = F.cosine_similarity(to_full_precision(cls), to_full_precision(view), dim=1)  # (B,)
             return self.weight * (cos.abs() - self.margin).relu().sum() / max(len(cos), 1)
 
     def extra_repr(self) -> str:
@@ -266,12 +266,12 @@ class TAGCLIP(TwoStageMethod):
     def image_features(self, encoded: TowerOutputs) -> ImageFeatures:
         """Return the features of images from the outputs of the tower."""
         selected = _select_local(self.image_local, encoded, mask_patches(encoded.tokens))
-        return ImageFeatures(precise(encoded.tokens[:, 0]), selected, encoded.routed)
+        return ImageFeatures(to_full_precision(encoded.tokens[:, 0]), selected, encoded.routed)
 
     def text_features(self, encoded: TowerOutputs, tokens: Tensor) -> TextFeatures:
         """Return the features of sentences from the outputs of the tower and their tokens: (B, L)."""
         selected = _select_local(self.text_local, encoded, mask_words(self.text.find_ends(tokens), tokens.shape[1]))
-        return TextFeatures(precise(self.text.pool(encoded.tokens, tokens)), selected)
+        return TextFeatures(to_full_precision(self.text.pool(encoded.tokens, tokens)), selected)
 
     def losses(self, outputs: TAGCLIPOutputs, batch: Batch) -> dict[str, Tensor]:
         """Return the weighted terms of Eqs. 11-13."""

@@ -13,7 +13,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.losses import VIAL
 
 VIT = {"image_size": (32, 16), "patch_size": 8, "width": 16, "depth": 2, "heads": 2}
-ON_HEADS = {"OnFeatures", "OnLogits", "OnParts"}  # they wrap a loss, and take no plain values
+WRAPPERS = {"FeatureLoss", "LogitLoss", "OutputLoss"}  # they wrap a loss, and take no plain values
 ROOTS = {name: value for name, value in vars(root).items() if isinstance(value, Registry)}
 TRAINING = f"""
 import sys, torch
@@ -56,7 +56,7 @@ def test_a_run_in_our_scope_is_warned_of_nothing(caplog):
 def test_every_loss_is_registered():
     kinds = [getattr(losses, name) for name in losses.__all__]
     for kind in kinds:
-        if isinstance(kind, type) and kind.__name__ not in ON_HEADS:
+        if isinstance(kind, type) and kind.__name__ not in WRAPPERS:
             assert isinstance(MODELS.build({"type": f"agreid_plugin.{kind.__name__}"}), kind)
 
 

@@ -22,7 +22,7 @@ from agreid_plugin.data.attributes import (
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
 from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, get_source, read_dataset
-from agreid_plugin.hosts.fastreid.models.base import method_of
+from agreid_plugin.hosts.fastreid.models.base import get_method_class
 
 KEY = "MODEL.SVPR.ATTRIBUTES"
 KEYS = (
@@ -63,7 +63,7 @@ def get_schema(cfg) -> AttributeSchema | None:
 
 def with_attributes(cfg):
     """Return the configuration with the attributes that its model learns written into it, if it learns any."""
-    return with_schema(cfg) if method_of(cfg).learns_attributes(cfg) else cfg
+    return with_schema(cfg) if get_method_class(cfg).learns_attributes(cfg) else cfg
 
 
 def with_schema(cfg):

@@ -22,7 +22,7 @@ from agreid_plugin.engine.run_card import Card, protocol_facts, weight_files
 from agreid_plugin.hosts.fastreid.compat import HOST_FIXES
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
-from agreid_plugin.hosts.fastreid.models.base import method_of
+from agreid_plugin.hosts.fastreid.models.base import get_method_class
 from agreid_plugin.nn.expert_usage import Mixture
 
 _logger = logging.getLogger("fastreid.train")
@@ -140,7 +140,9 @@ class RunCard(hooks.HookBase):
                 "global": cfg.SOLVER.IMS_PER_BATCH,
             },
             datasets=loaders.compute_fingerprints(cfg),
-            weights=weight_files(initial=cfg.MODEL.WEIGHTS, pretrained=pretrained, **method_of(cfg).weight_files(cfg)),
+            weights=weight_files(
+                initial=cfg.MODEL.WEIGHTS, pretrained=pretrained, **get_method_class(cfg).weight_files(cfg)
+            ),
             **protocol_facts(self.trainer.test_sets),
             **card_facts(cfg),
         )

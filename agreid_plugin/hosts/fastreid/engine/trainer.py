@@ -34,7 +34,7 @@ from agreid_plugin.hosts.fastreid.engine.observers import (
     has_experts,
 )
 from agreid_plugin.hosts.fastreid.engine.writers import JSONWriter, ProgressWriter, TensorboardWriter
-from agreid_plugin.hosts.fastreid.models.base import method_of
+from agreid_plugin.hosts.fastreid.models.base import get_method_class
 from agreid_plugin.hosts.fastreid.models.build import build_model
 from agreid_plugin.inference.weights import load_weights
 
@@ -156,7 +156,9 @@ class Trainer(ResumableTrainer):
             elif isinstance(hook, hooks.LRScheduler) and self.cfg.SOLVER.SCHED_STEP == "iteration":
                 hook = solver.IterationScheduler(self.optimizer, self.scheduler)
             ours.append(hook)
-        ours[1:1] = method_of(self.cfg).training_hooks(self.cfg)  # behind the timer, whose end an error would miss
+        ours[1:1] = get_method_class(self.cfg).training_hooks(
+            self.cfg
+        )  # behind the timer, whose end an error would miss
         if self.cfg.DATASETS.BAD_IMAGES == "skip":
             ours.insert(0, UnreadableImages(self._trainer.data_loader.dataset.bad_images))
         if has_experts(self.model):

@@ -44,10 +44,10 @@ class HostBackbone(nn.Module):
 @BACKBONE_REGISTRY.register()
 def build_plain_vit_backbone(cfg) -> HostBackbone:
     """Build a ViT whose class token is the feature."""
-    return HostBackbone(PlainEncoder(build_own_vit(cfg, extra_tokens=0)))
+    return HostBackbone(PlainEncoder(build_vit_from_keys(cfg, extra_tokens=0)))
 
 
-def build_own_vit(cfg, extra_tokens: int) -> VisionTransformer:
+def build_vit_from_keys(cfg, extra_tokens: int) -> VisionTransformer:
     """Build our ViT as `MODEL.BACKBONE` and `MODEL.VIT` say, pretrained if they do, with tokens beside the class's."""
     backbone, own = cfg.MODEL.BACKBONE, cfg.MODEL.VIT
     if backbone.DEPTH not in SIZES:

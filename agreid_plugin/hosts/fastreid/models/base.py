@@ -1,4 +1,4 @@
-"""What our methods share as meta-architectures of the host; each has a file of its own."""
+"""Methods as meta-architectures: registration, heads, batches, and encoding in chunks (`SOLVER.CACHED_CHUNK`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from agreid_plugin.types import VIEW_SOURCES, Batch, HeadOutputs, ReIDMethod
 
 _logger = logging.getLogger("fastreid.train")
 
-OURS = "BNNeckHead"
+OUR_HEAD = "BNNeckHead"
 VIEW = "view"  # the option that all methods share one key for
 KEYS = (
     Key("MODEL.VIEW", "given", "Where the view of a test image comes from, if the method needs it: given | predicted."),
@@ -45,7 +45,7 @@ declare(KEYS)
 
 
 class HostMethod:
-    """What stands before a method's class to make it a meta-architecture: the host's dictionaries and normalization.
+    """Mixin before a method's class that makes it a meta-architecture: the host's dictionaries and normalization.
 
     Where a method needs more of the host than most do, it says so in the class methods and attributes below.
     """
@@ -55,7 +55,7 @@ class HostMethod:
     left_out: ClassVar[Collection[str]] = ()
     """Options that are no keys of the group."""
     core_type: ClassVar[type[nn.Module]] = nn.Module
-    """What the method takes as its backbone."""
+    """The type of the method's backbone."""
     builder: ClassVar[str] = ""
     """The name of a backbone of that type."""
     own_losses: ClassVar[Mapping[str, str]] = {}
@@ -90,7 +90,7 @@ class HostMethod:
 
     @classmethod
     def learns_attributes(cls, _cfg) -> bool:
-        """Tell whether the model of a configuration learns the attributes of its training sets."""
+        """Return whether the model of a configuration learns the attributes of its training sets."""
         return False
 
     @classmethod
@@ -127,7 +127,7 @@ class HostMethod:
         return self.losses(outputs, batch)
 
     def log_accuracies(self, outputs: Any, batch: Batch) -> None:
-        """Tell the host how often identities are right in training; `outputs.identity` has their logits."""
+        """Log how often identities are right in training; `outputs.identity` has their logits."""
         log_accuracy(outputs.identity.logits.detach(), batch.pids)
 
     def infer(self, inputs: dict[str, Any] | Tensor) -> Any:
@@ -135,7 +135,7 @@ class HostMethod:
         return super().forward(self.normalized(inputs).only(self.inference_inputs))
 
     def normalized(self, inputs: dict[str, Any] | Tensor) -> Batch:
-        """Return the host's dictionary, or images alone, as a batch for the method."""
+        """Return the host's dictionary, or only images, as a batch for the method."""
         batch = from_host(inputs if isinstance(inputs, dict) else {"images": inputs})
         return batch.with_(images=(batch.images - self.pixel_mean) / self.pixel_std)
 
@@ -165,7 +165,7 @@ def register_method(
     return register
 
 
-def method_of(cfg) -> type[HostMethod]:
+def get_method_class(cfg) -> type[HostMethod]:
     """Return the class of a configuration's meta-architecture, one that asks for nothing where it is the host's."""
     architecture = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
     return architecture if isinstance(architecture, type) and issubclass(architecture, HostMethod) else HostMethod
@@ -230,7 +230,7 @@ class HostHead(nn.Module):
 
 def make_head(cfg, width: int, classes: int) -> nn.Module:
     """Make the head that `MODEL.HEADS.NAME` says for features of a width, which may have its own number of classes."""
-    if cfg.MODEL.HEADS.NAME == OURS:
+    if cfg.MODEL.HEADS.NAME == OUR_HEAD:
         return BNNeck(width, classes)
     own = cfg.clone()
     own.defrost()
@@ -255,13 +255,13 @@ def set_chunk(cfg, model: nn.Module) -> None:
     if not isinstance(model, TwoStageMethod):
         raise InputError(
             f"SOLVER.CACHED_CHUNK is {chunk}, but MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE} does not keep "
-            f"apart what can be computed in chunks: set it to 0 (it works with {', '.join(suitable()) or 'none'})"
+            f"apart what can be computed in chunks: set it to 0 (it works with {', '.join(list_chunkable()) or 'none'})"
         )
     model.chunk = chunk
     _logger.info("batches are encoded in chunks of %d, with the gradients of the whole", chunk)
 
 
-def suitable() -> list[str]:
+def list_chunkable() -> list[str]:
     """Return the names of the meta-architectures that can be trained in chunks."""
     known = META_ARCH_REGISTRY._obj_map.items()
     return sorted(name for name, kind in known if isinstance(kind, type) and issubclass(kind, TwoStageMethod))

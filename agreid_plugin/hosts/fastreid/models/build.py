@@ -10,7 +10,7 @@ from fastreid.modeling.meta_arch import Baseline
 
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.fastreid.config.loading import with_value
-from agreid_plugin.hosts.fastreid.models.base import HostMethod, method_of, set_chunk
+from agreid_plugin.hosts.fastreid.models.base import HostMethod, get_method_class, set_chunk
 
 
 def build_model(cfg) -> torch.nn.Module:
@@ -33,7 +33,7 @@ def with_feature_width(cfg):
     The backbone is built once more to be asked, from random weights that do not touch the random numbers of the run.
     Our meta-architectures take the width from theirs, and need no number.
     """
-    if cfg.MODEL.BACKBONE.FEAT_DIM or method_of(cfg) is not HostMethod:
+    if cfg.MODEL.BACKBONE.FEAT_DIM or get_method_class(cfg) is not HostMethod:
         return cfg
     asked = with_value(cfg, "MODEL.BACKBONE.PRETRAIN", False)
     try:

@@ -75,7 +75,7 @@ def require_clip_backbone(cfg) -> None:
 def with_activation(cfg):
     """Return the configuration with the activation of CLIP's towers, if it builds them, written into it.
 
-    A checkpoint does not tell it, and where it is evaluated the pretrained weights may not be there to ask.
+    A checkpoint does not hold it, and where it is evaluated the pretrained weights may be missing.
     """
     if cfg.MODEL.BACKBONE.NAME != BACKBONE or cfg.MODEL.CLIP.QUICK_GELU != "auto":
         return cfg
@@ -102,7 +102,7 @@ def _build(cfg, text_length: int) -> CLIP:
 def _quick_gelu(cfg) -> bool:
     """Return which activation the weights need.
 
-    The file tells even where it is not loaded: an evaluation loads a checkpoint instead, which has no activation in it
+    The file is read even where it is not loaded: an evaluation loads a checkpoint instead, which holds no activation
     but was trained from that file.
     """
     return needs_quick_gelu(cfg.MODEL.CLIP.QUICK_GELU, cfg.MODEL.BACKBONE.PRETRAIN_PATH, "MODEL.CLIP.QUICK_GELU")

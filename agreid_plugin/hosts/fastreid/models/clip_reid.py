@@ -81,8 +81,8 @@ class CLIPReID(HostMethod, clip_reid.CLIPReID):
     def build_parts(cls, cfg) -> tuple[Any, ...]:
         """Return both towers, head parts, and the loss of images and texts."""
         require_clip_backbone(cfg)
-        schedule_of(cfg)  # what is wrong with it is better known now than after the features are extracted
-        towers, text_loss = build_towers(cfg), _text_loss(cfg)
+        read_schedule(cfg)  # what is wrong with it is better known now than after the features are extracted
+        towers, text_loss = build_towers(cfg), _build_text_loss(cfg)
         return towers.image, towers.text, *head_parts(cfg), text_loss
 
     @classmethod
@@ -105,7 +105,7 @@ class CLIPReID(HostMethod, clip_reid.CLIPReID):
         return self.image_features(self.normalized(inputs).images)
 
 
-def _text_loss(cfg) -> IdentityLoss:
+def _build_text_loss(cfg) -> IdentityLoss:
     """Build the cross-entropy of images and texts, which is smoothed and averaged as that of identities."""
     node = cfg.MODEL.LOSSES.CE
     smoothing = max(node.EPSILON, 0.0)  # below 0 it is the host's adaptive smoothing, which this loss has not
@@ -113,7 +113,7 @@ def _text_loss(cfg) -> IdentityLoss:
         return IdentityLoss(cfg.MODEL.CLIP_REID.I2T_WEIGHT, smoothing, node.OVER_NONZERO, node.OVER_ALL)
 
 
-def schedule_of(cfg) -> PromptSchedule:
+def read_schedule(cfg) -> PromptSchedule:
     """Return how the first stage learns."""
     node = cfg.MODEL.CLIP_REID.STAGE1
     with key_error_context(NODE):
@@ -144,23 +144,23 @@ class PromptStage(HookBase):
         if method.text_classifier.ready:
             _logger.info("stage 1 is not run: the loaded weights hold the texts of their identities")
         elif stored:
-            method.prompts.copy_(read_prompts(stored, method, _names(train_set)))
+            method.prompts.copy_(read_prompts(stored, method, _list_names(train_set)))
             method.keep_texts()
             _logger.info("stage 1 is not run: prompts of %d identities from %s", len(method.prompts), stored)
         else:
             losses = self._learn(method, train_set)
             if comm.is_main_process():
-                write_prompts(Path(self._cfg.OUTPUT_DIR) / FILE_NAME, method, _names(train_set), losses)
+                write_prompts(Path(self._cfg.OUTPUT_DIR) / FILE_NAME, method, _list_names(train_set), losses)
 
     def _learn(self, method: CLIPReID, train_set: loaders.ReIDDataset) -> list[float]:
         labels = torch.tensor([train_set.pid_dict[item[1]] for item in train_set.img_items])
         features = extract(self._cfg, method, train_set, labels)
-        schedule = schedule_of(self._cfg)
+        schedule = read_schedule(self._cfg)
         every = max(schedule.epochs // LINES, 1)
         share([method.prompts])
-        bar = tqdm(total=schedule.epochs, desc="prompts", unit="epoch", leave=False, disable=_without_bar())
+        bar = tqdm(total=schedule.epochs, desc="prompts", unit="epoch", leave=False, disable=_hide_bar())
 
-        def told(epoch: int, loss: float) -> None:
+        def report(epoch: int, loss: float) -> None:
             bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
             bar.update()
             if epoch % every == 0 or epoch == schedule.epochs:
@@ -168,7 +168,7 @@ class PromptStage(HookBase):
 
         with bar:
             losses = learn_prompts(
-                method, features, labels, schedule, self._cfg.SEED, told, half=self._cfg.SOLVER.AMP.ENABLED
+                method, features, labels, schedule, self._cfg.SEED, report, half=self._cfg.SOLVER.AMP.ENABLED
             )
         share([method.prompts, method.text_classifier.weight])  # the same to the last bit, whatever the devices
         return losses
@@ -188,7 +188,7 @@ def extract(cfg, method: CLIPReID, train_set: loaders.ReIDDataset, labels: Tenso
 def write_prompts(path: Path, method: CLIPReID, names: Sequence[str], losses: Sequence[float]) -> None:
     """Write the prompts with the identities they are of; the file is there as a whole or not at all.
 
-    Training does without it, so a full disk is told and survived.
+    Training does without it, so a full disk is only logged.
     """
     model = {"prompts": method.prompts.cpu(), "text_features": method.text_classifier.weight.cpu()}
     with tolerate_full_disk(path, "but no other can take its prompts"):
@@ -215,9 +215,9 @@ def read_prompts(path: str | Path, method: CLIPReID, names: Sequence[str]) -> Te
     return prompts
 
 
-def _names(train_set: loaders.ReIDDataset) -> list[str]:
+def _list_names(train_set: loaders.ReIDDataset) -> list[str]:
     return [str(pid) for pid in train_set.pids]
 
 
-def _without_bar() -> bool | None:
-    return None if comm.is_main_process() else True  # None: a bar on terminals alone
+def _hide_bar() -> bool | None:
+    return None if comm.is_main_process() else True  # None: a bar on terminals only

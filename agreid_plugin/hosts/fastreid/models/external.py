@@ -47,7 +47,7 @@ KEYS = (
 )
 declare(KEYS)
 PREFIXES = ("", "module.", "backbone.", "backbone.core.", "core.", "visual.", "module.visual.", "model.", "base.")
-"""What wrappers put before the names of a network's tensors."""
+"""Prefixes that wrappers put before the names of a network's tensors."""
 COUNTERS = "num_batches_tracked"
 """How names of tensors end that old files do not have and nothing reads."""
 
@@ -79,11 +79,11 @@ class ExternalBackbone(nn.Module):
 @BACKBONE_REGISTRY.register()
 def build_timm_backbone(cfg) -> ExternalBackbone:
     """Build a model of timm; its plain ViTs take any stride."""
-    timm = library("timm", "clip")
-    core = _timm_core(cfg, timm)
+    timm = import_library("timm", "clip")
+    core = _build_timm(cfg, timm)
     if isinstance(core, timm.models.VisionTransformer) and type(core.patch_embed) is timm.layers.PatchEmbed:
-        embed, grid = core.patch_embed, grid_of(cfg, core.patch_embed.patch_size)
-        core.pos_embed = _positions(core.pos_embed, embed.num_patches, grid)
+        embed, grid = core.patch_embed, count_grid(cfg, core.patch_embed.patch_size)
+        core.pos_embed = _fit_positions(core.pos_embed, embed.num_patches, grid)
         embed.proj.stride = tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE)
         embed.grid_size, embed.num_patches = grid, grid[0] * grid[1]
     else:
@@ -93,16 +93,16 @@ def build_timm_backbone(cfg) -> ExternalBackbone:
         known = getattr(sys.modules[type(core).__module__], "checkpoint_filter_fn", None)
         return known(state, core) if known else state
 
-    return _finished(cfg, core, _timm_map if output_of(cfg) == "map" else _called, adapt)
+    return _finish(cfg, core, _read_timm_map if read_output(cfg) == "map" else _call, adapt)
 
 
-def _timm_core(cfg, timm: ModuleType) -> nn.Module:
-    name, pool = cfg.MODEL.BACKBONE.EXTERNAL.NAME, {"global_pool": ""} if output_of(cfg) == "map" else {}
+def _build_timm(cfg, timm: ModuleType) -> nn.Module:
+    name, pool = cfg.MODEL.BACKBONE.EXTERNAL.NAME, {"global_pool": ""} if read_output(cfg) == "map" else {}
     if not timm.is_model(name):
         raise unknown(f"{NODE}.NAME of timm", name, timm.list_models())
     given = read_options(cfg)
     options = {"num_classes": 0, **pool, **given}
-    with said_of_library("timm", name):
+    with library_error_context("timm", name):
         try:
             core = timm.create_model(name, **{"img_size": tuple(cfg.INPUT.SIZE_TRAIN)} | options)
         except TypeError as error:
@@ -116,28 +116,28 @@ def _timm_core(cfg, timm: ModuleType) -> nn.Module:
 @BACKBONE_REGISTRY.register()
 def build_mmpretrain_backbone(cfg) -> ExternalBackbone:
     """Build a backbone of mmpretrain; those whose patches are an option of theirs take any stride."""
-    library("mmpretrain.models", "mmengine")
+    import_library("mmpretrain.models", "mmengine")
     models, name = importlib.import_module("mmpretrain.registry").MODELS, cfg.MODEL.BACKBONE.EXTERNAL.NAME
     folder = "mmpretrain.models.backbones."
     known = {each: kind for each, kind in models.module_dict.items() if kind.__module__.startswith(folder)}
     if name not in known:
         raise unknown(f"{NODE}.NAME of mmpretrain", name, known)
-    options = _mmpretrain_options(cfg, inspect.signature(known[name]).parameters)
-    with said_of_library("mmpretrain", name), _quiet_mmengine():
+    options = _collect_options(cfg, inspect.signature(known[name]).parameters)
+    with library_error_context("mmpretrain", name), _quiet_mmengine():
         core = models.build({"type": name, **options})
         core.init_weights()
-    return _finished(cfg, core, _last, dict)
+    return _finish(cfg, core, _take_last, dict)
 
 
-def _mmpretrain_options(cfg, taken: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+def _collect_options(cfg, taken: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     """Return the options of a backbone: those of the configuration, and what follows from its other keys."""
     given, stride = read_options(cfg), tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE)
     ours: dict[str, Any] = {"img_size": tuple(cfg.INPUT.SIZE_TRAIN), "pad_small_map": True}
     if "patch_cfg" in taken and "out_type" in taken:  # a ViT
         side = given.get("patch_size", taken["patch_size"].default)
         patch = tuple(side) if isinstance(side, list | tuple) else (side, side)
-        grid_of(cfg, patch)
-        ours["out_type"] = "featmap" if output_of(cfg) == "map" else "cls_token"
+        count_grid(cfg, patch)
+        ours["out_type"] = "featmap" if read_output(cfg) == "map" else "cls_token"
         if stride != patch:
             ours["patch_cfg"] = {"stride": stride, "padding": 0}
     else:
@@ -148,16 +148,16 @@ def _mmpretrain_options(cfg, taken: Mapping[str, inspect.Parameter]) -> dict[str
 @BACKBONE_REGISTRY.register()
 def build_open_clip_backbone(cfg) -> ExternalBackbone:
     """Build the image tower of a model of open_clip; its own ViTs take any stride and give maps."""
-    core, name, output = _open_clip_tower(cfg), cfg.MODEL.BACKBONE.EXTERNAL.NAME, output_of(cfg)
+    core, name, output = _build_open_clip_tower(cfg), cfg.MODEL.BACKBONE.EXTERNAL.NAME, read_output(cfg)
     if type(core).__name__ != "VisionTransformer":
         refuse_stride(cfg)
         if hasattr(getattr(core, "trunk", None), "set_input_size"):  # a ViT of timm
             core.trunk.set_input_size(tuple(cfg.INPUT.SIZE_TRAIN))
         if output == "map":
             raise InputError(f"{NODE}.OUTPUT is map, but {name} of open_clip is no ViT of its own: set OUTPUT token")
-        return _finished(cfg, core, _called, dict)
-    grid = grid_of(cfg, core.patch_size)
-    core.positional_embedding = _positions(core.positional_embedding, core.grid_size[0] * core.grid_size[1], grid)
+        return _finish(cfg, core, _call, dict)
+    grid = count_grid(cfg, core.patch_size)
+    core.positional_embedding = _fit_positions(core.positional_embedding, core.grid_size[0] * core.grid_size[1], grid)
     core.conv1.stride, core.grid_size = tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE), grid
     if output == "map":
         core.output_tokens, core.proj = True, None  # patches are not projected
@@ -169,12 +169,12 @@ def build_open_clip_backbone(cfg) -> ExternalBackbone:
         resample = importlib.import_module("timm.layers").resample_abs_pos_embed
         return state | {"positional_embedding": resample(positions[None], list(grid), num_prefix_tokens=1)[0]}
 
-    return _finished(cfg, core, _open_clip_map if output == "map" else _called, adapt)
+    return _finish(cfg, core, _read_open_clip_map if output == "map" else _call, adapt)
 
 
-def _open_clip_tower(cfg) -> nn.Module:
-    """Build the image tower alone: a text tower may want files from a hub."""
-    open_clip, options = library("open_clip", "clip"), read_options(cfg)
+def _build_open_clip_tower(cfg) -> nn.Module:
+    """Build only the image tower: a text tower may want files from a hub."""
+    open_clip, options = import_library("open_clip", "clip"), read_options(cfg)
     model = importlib.import_module("open_clip.model")
     name, size = cfg.MODEL.BACKBONE.EXTERNAL.NAME, cfg.INPUT.SIZE_TRAIN
     if name not in open_clip.list_models():
@@ -190,20 +190,20 @@ def _open_clip_tower(cfg) -> nn.Module:
     square = size[0] == size[1]
     vision = {**plan["vision_cfg"], "image_size": size[0] if square else tuple(size), **options}
     if isinstance(vision.get("layers"), list) and not square:
-        raise InputError(f"{name} of open_clip takes square images alone, INPUT.SIZE_TRAIN is {list(size)}: use a ViT")
-    with said_of_library("open_clip", name):
+        raise InputError(f"{name} of open_clip takes square images only, INPUT.SIZE_TRAIN is {list(size)}: use a ViT")
+    with library_error_context("open_clip", name):
         return model._build_vision_tower(width, {**vision, "timm_model_pretrained": False}, quick_gelu)
 
 
-def _last(core: nn.Module, images: Tensor) -> Any:
+def _take_last(core: nn.Module, images: Tensor) -> Any:
     return core(images)[-1]
 
 
-def _called(core: nn.Module, images: Tensor) -> Tensor:
+def _call(core: nn.Module, images: Tensor) -> Tensor:
     return core(images)
 
 
-def _timm_map(core: nn.Module, images: Tensor) -> Tensor:
+def _read_timm_map(core: nn.Module, images: Tensor) -> Tensor:
     features = core(images)
     if features.dim() == 4:
         return features.permute(0, 3, 1, 2) if getattr(core, "output_fmt", "NCHW") == "NHWC" else features
@@ -212,13 +212,13 @@ def _timm_map(core: nn.Module, images: Tensor) -> Tensor:
     return patches.mT.unflatten(2, tuple(grid)) if grid and patches.shape[1] == grid[0] * grid[1] else features
 
 
-def _open_clip_map(core: nn.Module, images: Tensor) -> Tensor:
+def _read_open_clip_map(core: nn.Module, images: Tensor) -> Tensor:
     return core(images)[1].mT.unflatten(2, core.grid_size)  # (B, N, D) -> (B, D, rows, cols)
 
 
-def _finished(cfg, core: nn.Module, read: Read, adapt: Callable[[dict[str, Tensor]], dict]) -> ExternalBackbone:
+def _finish(cfg, core: nn.Module, read: Read, adapt: Callable[[dict[str, Tensor]], dict]) -> ExternalBackbone:
     """Load the weights that the configuration names, and wrap the network for the host."""
-    backbone, output = cfg.MODEL.BACKBONE, output_of(cfg)
+    backbone, output = cfg.MODEL.BACKBONE, read_output(cfg)
     if output == "map" and cfg.MODEL.HEADS.POOL_LAYER == "Identity":
         raise InputError(f"{NODE}.OUTPUT is map, but MODEL.HEADS.POOL_LAYER Identity pools none: use GlobalAvgPool")
     if backbone.PRETRAIN:
@@ -239,7 +239,7 @@ def _quiet_mmengine() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _positions(old: Tensor | None, patches: int, grid: tuple[int, int]) -> Tensor | None:
+def _fit_positions(old: Tensor | None, patches: int, grid: tuple[int, int]) -> Tensor | None:
     """Return the position embedding for a grid: a new one if the patches are not as many; other tokens keep a row."""
     if old is None or patches == grid[0] * grid[1]:
         return old
@@ -247,10 +247,10 @@ def _positions(old: Tensor | None, patches: int, grid: tuple[int, int]) -> Tenso
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=0.02))
 
 
-def library(module: str, extra: str) -> ModuleType:
+def import_library(module: str, extra: str) -> ModuleType:
     """Import a library that a user of the host may do without."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # mmcv-lite tells of operators that it has not
+        warnings.simplefilter("ignore")  # mmcv-lite warns of operators that it lacks
         try:
             return importlib.import_module(module)
         except ImportError as error:
@@ -261,8 +261,8 @@ def library(module: str, extra: str) -> ModuleType:
 
 
 @contextmanager
-def said_of_library(owner: str, name: str) -> Iterator[None]:
-    """Say in one line what a library's constructor has against its arguments."""
+def library_error_context(owner: str, name: str) -> Iterator[None]:
+    """Put a library's complaint about the constructor's arguments into one line."""
     try:
         yield
     except InputError:
@@ -285,18 +285,18 @@ def read_options(cfg) -> dict[str, Any]:
         options[key.strip()] = literal(text.strip())
     for key in FETCHING:
         if key in options:
-            raise InputError(f"{NODE}.OPTIONS has {key}: weights come from MODEL.BACKBONE.PRETRAIN_PATH alone")
+            raise InputError(f"{NODE}.OPTIONS has {key}: weights come from MODEL.BACKBONE.PRETRAIN_PATH only")
     return options
 
 
-def output_of(cfg) -> str:
+def read_output(cfg) -> str:
     """Return what a network gives a head: `token` or `map`."""
     if cfg.MODEL.BACKBONE.EXTERNAL.OUTPUT not in OUTPUTS:
         raise unknown(f"{NODE}.OUTPUT", cfg.MODEL.BACKBONE.EXTERNAL.OUTPUT, OUTPUTS)
     return cfg.MODEL.BACKBONE.EXTERNAL.OUTPUT
 
 
-def grid_of(cfg, patch: tuple[int, int]) -> tuple[int, int]:
+def count_grid(cfg, patch: tuple[int, int]) -> tuple[int, int]:
     """Count the rows and columns of patches within an image."""
     stride, size = tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE), tuple(cfg.INPUT.SIZE_TRAIN)
     if any(not 1 <= step <= side for step, side in zip(stride, patch, strict=True)):
@@ -340,7 +340,7 @@ def load_external(core: nn.Module, path: str | Path, adapt: Callable[[dict[str, 
         InputError: the file is missing, cannot be read, or is for another model.
     """
     wanted = [name for name in core.state_dict() if not name.endswith(COUNTERS)]
-    stored = {name: _widened(value) for name, value in read_tensors(path).items()}
+    stored = {name: _widen(value) for name, value in read_tensors(path).items()}
     prefix = max(PREFIXES, key=lambda each: sum(each + name in stored for name in wanted))
     own = {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
     try:
@@ -361,5 +361,5 @@ def load_external(core: nn.Module, path: str | Path, adapt: Callable[[dict[str, 
     return Fit(str(path), len(wanted) - len(missing), len(wanted), missing, unused)
 
 
-def _widened(value: Tensor) -> Tensor:
+def _widen(value: Tensor) -> Tensor:
     return value.float() if value.is_floating_point() else value  # files of CLIP are half precision

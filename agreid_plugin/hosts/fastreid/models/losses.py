@@ -22,12 +22,12 @@ from agreid_plugin.losses import (
     RITC,
     VIAL,
     AttributeLoss,
+    FeatureLoss,
     IdentityLoss,
     LoadBalanceLoss,
-    OnFeatures,
-    OnLogits,
-    OnParts,
+    LogitLoss,
     OrthogonalLoss,
+    OutputLoss,
     SDMLoss,
     SupConLoss,
     TripletLoss,
@@ -38,7 +38,7 @@ from agreid_plugin.losses.gathering import gather_features, gather_labels
 HOST_LOSSES = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
 """Those that the host's own architectures have written into them."""
 COMMON_PARTS = ("features", "logits")
-"""What every architecture gives its losses."""
+"""Outputs that every architecture gives its losses."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class LossEntry:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a meta-architecture does about losses.
+    """The losses that a meta-architecture has built in, and the outputs it gives to others.
 
     Attributes:
         own: losses that it has built in, each with the key of its weight, or an empty string if there is none.
-        parts: what it gives the losses of `MODEL.LOSSES.NAME` beside features and logits; see `OnParts`.
+        parts: what it gives the losses of `MODEL.LOSSES.NAME` beside features and logits; see `OutputLoss`.
     """
 
     own: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def register_loss(
 
     def build(values: Any) -> nn.Module:
         loss = kind(**options_from(values, kind))
-        return OnFeatures(loss) if (*parts, *labels) == ("features", "pids") else OnParts(loss, parts, labels)
+        return FeatureLoss(loss) if (*parts, *labels) == ("features", "pids") else OutputLoss(loss, parts, labels)
 
     declare_group(f"MODEL.LOSSES.{node}")
     declare(keys_from(f"MODEL.LOSSES.{node}", kind))
@@ -217,15 +217,15 @@ def build_cross_entropy(node: Any) -> IdentityLoss | HostLoss:
 
 def _build_triplet(node: Any) -> nn.Module:
     mining = {"normalize": node.NORM_FEAT, "hard_mining": node.HARD_MINING, "gather": node.GATHER}
-    return OnFeatures(TripletLoss(node.SCALE, node.MARGIN, node.SQUARED, **mining))
+    return FeatureLoss(TripletLoss(node.SCALE, node.MARGIN, node.SQUARED, **mining))
 
 
 def _build_pairwise(function: Callable[..., Tensor]) -> Callable[[Any], nn.Module]:
-    return lambda node: OnFeatures(HostLoss(function, node.SCALE, node.MARGIN, node.GAMMA, gather=node.GATHER))
+    return lambda node: FeatureLoss(HostLoss(function, node.SCALE, node.MARGIN, node.GAMMA, gather=node.GATHER))
 
 
 LOSSES |= {
-    "CrossEntropyLoss": LossEntry("cls", "CE", lambda node: OnLogits(build_cross_entropy(node)), kind=IdentityLoss),
+    "CrossEntropyLoss": LossEntry("cls", "CE", lambda node: LogitLoss(build_cross_entropy(node)), kind=IdentityLoss),
     "TripletLoss": LossEntry("triplet", "TRI", _build_triplet, kind=TripletLoss),
     "CircleLoss": LossEntry("circle", "CIRCLE", _build_pairwise(pairwise_circleloss), kind=pairwise_circleloss),
     "Cosface": LossEntry("cosface", "COSFACE", _build_pairwise(pairwise_cosface), kind=pairwise_cosface),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import CLIP_GRID, OF_CLIP, Released
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.data.attributes import get_schema
-from agreid_plugin.hosts.fastreid.models.base import OURS, HostMethod, head_parts, register_method, view_source
+from agreid_plugin.hosts.fastreid.models.base import OUR_HEAD, HostMethod, head_parts, register_method, view_source
 from agreid_plugin.hosts.fastreid.models.clip import build_towers, require_clip_backbone
 from agreid_plugin.methods import svpr
 from agreid_plugin.types import AttributeGuess
@@ -42,7 +42,7 @@ class SVPR(HostMethod, svpr.SVPR):
             "MODEL.SVPR.VDFE": True,
             "MODEL.SVPR.ASMOE": True,
             "MODEL.SVPR.CVPR": True,
-            "MODEL.HEADS.NAME": OURS,
+            "MODEL.HEADS.NAME": OUR_HEAD,
         },
         shapes={**OF_CLIP, "cvpr.local_weight": CLIP_GRID},
         unstored=(
@@ -68,7 +68,7 @@ class SVPR(HostMethod, svpr.SVPR):
 
     @classmethod
     def learns_attributes(cls, cfg) -> bool:
-        """Tell whether there are experts for attributes."""
+        """Return whether there are experts for attributes."""
         return cfg.MODEL.SVPR.ASMOE
 
     def describe(self, inputs: dict[str, Any]) -> list[list[AttributeGuess]]:

@@ -33,7 +33,7 @@ declare(KEYS)
 class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
     """TAG-CLIP, built from a configuration; losses of `MODEL.LOSSES.NAME` are computed on the images' global features.
 
-    With one identity, as for a test alone, it has no classifier, which no test feature needs.
+    With one identity, as for a test only, it has no classifier, which no test feature needs.
     """
 
     own_losses: ClassVar = {
@@ -75,7 +75,7 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
         return [SoftLabelRamp(cfg)]
 
     def log_accuracies(self, outputs: TAGCLIPOutputs, batch: Batch) -> None:
-        """Tell the host how often identities and views are right, where either is learned and known."""
+        """Log how often identities and views are right, where either is learned and known."""
         if outputs.image_logits is not None:
             log_accuracy(outputs.image_logits.detach(), batch.pids)
         right = float(outputs.view_accuracy(batch.views))
@@ -83,9 +83,9 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
             get_event_storage().put_scalar("view_accuracy", right)
 
     def normalized(self, inputs: dict[str, Any] | Tensor) -> Batch:
-        """Return the host's dictionary, or images alone, as a batch for the method."""
+        """Return the host's dictionary, or only images, as a batch for the method."""
         batch = super().normalized(inputs)
-        return batch if len(batch.images) else batch.with_(images=None)  # a batch of sentences alone
+        return batch if len(batch.images) else batch.with_(images=None)  # a batch of sentences only
 
 
 class SoftLabelRamp(HookBase):

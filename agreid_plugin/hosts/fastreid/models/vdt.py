@@ -7,8 +7,8 @@ from typing import ClassVar
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import OF_VIT, Released
-from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone, build_own_vit
-from agreid_plugin.hosts.fastreid.models.base import OURS, HostMethod, register_method
+from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone, build_vit_from_keys
+from agreid_plugin.hosts.fastreid.models.base import OUR_HEAD, HostMethod, register_method
 from agreid_plugin.methods import vdt
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder
 
@@ -16,7 +16,7 @@ from agreid_plugin.nn.view_token_vit import DecoupledEncoder
 @BACKBONE_REGISTRY.register()
 def build_vdt_backbone(cfg) -> HostBackbone:
     """Build VDT's backbone; the feature is the class token less the view token."""
-    return HostBackbone(DecoupledEncoder(build_own_vit(cfg, extra_tokens=1)))
+    return HostBackbone(DecoupledEncoder(build_vit_from_keys(cfg, extra_tokens=1)))
 
 
 @register_method("MODEL.VDT")
@@ -25,4 +25,4 @@ class VDT(HostMethod, vdt.VDT):
 
     core_type, builder = DecoupledEncoder, build_vdt_backbone.__name__
     own_losses: ClassVar = {"ViewLoss": "VIEW_WEIGHT", "OrthogonalLoss": "VIEW_WEIGHT"}
-    released: ClassVar = Released("vdt", settings={"MODEL.HEADS.NAME": OURS}, shapes=OF_VIT)
+    released: ClassVar = Released("vdt", settings={"MODEL.HEADS.NAME": OUR_HEAD}, shapes=OF_VIT)

@@ -9,15 +9,15 @@ from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from agreid_plugin.hosts.fastreid.commands.released_checkpoints import OF_VIT, Released
 from agreid_plugin.hosts.fastreid.config.loading import key_error_context
 from agreid_plugin.hosts.fastreid.config.signatures import options_from
-from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone, build_own_vit
-from agreid_plugin.hosts.fastreid.models.base import OURS, HostMethod, register_method
+from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone, build_vit_from_keys
+from agreid_plugin.hosts.fastreid.models.base import OUR_HEAD, HostMethod, register_method
 from agreid_plugin.methods import visa
 
 
 @BACKBONE_REGISTRY.register()
 def build_visa_backbone(cfg) -> HostBackbone:
     """Build ViSA's backbone. Only meta-architecture ViSA gives it the views it needs, if VAB or ETGM is on."""
-    vit = build_own_vit(cfg, extra_tokens=int(cfg.MODEL.VISA.VAB))
+    vit = build_vit_from_keys(cfg, extra_tokens=int(cfg.MODEL.VISA.VAB))
     with key_error_context("MODEL.VISA"):
         return HostBackbone(visa.build_backbone(vit, **options_from(cfg.MODEL.VISA, visa.build_backbone)))
 
@@ -45,7 +45,7 @@ class ViSA(HostMethod, visa.ViSA):
             "MODEL.VISA.VAB": True,
             "MODEL.VISA.ETGM": True,
             "MODEL.VISA.DLFM": True,
-            "MODEL.HEADS.NAME": OURS,
+            "MODEL.HEADS.NAME": OUR_HEAD,
         },
         shapes={
             **OF_VIT,

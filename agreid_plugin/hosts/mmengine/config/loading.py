@@ -17,7 +17,7 @@ from agreid_plugin.engine.overrides import literal, pairs
 from agreid_plugin.errors import InputError, did_you_mean, error_context, first_line
 from agreid_plugin.hosts.mmengine.config.checks import EXTRA_RUNNER_KEYS, check_config
 from agreid_plugin.hosts.mmengine.data.attributes import get_schema
-from agreid_plugin.hosts.mmengine.models.backbones import spelled
+from agreid_plugin.hosts.mmengine.models.backbones import spell_activation
 from agreid_plugin.nn.clip_weights import needs_quick_gelu
 
 KEYS = (*(name for name in inspect.signature(Runner).parameters if name != "cfg"), *EXTRA_RUNNER_KEYS)
@@ -121,7 +121,7 @@ def resolve_model(model: Mapping[str, Any]) -> dict[str, Any]:
         known["backbone"] = resolve_model(known["backbone"])
     if isinstance(known.get("clip"), dict):
         clip = known["clip"]
-        needed = needs_quick_gelu(spelled(clip.get("quick_gelu", "auto")), clip.get("pretrained"))
+        needed = needs_quick_gelu(spell_activation(clip.get("quick_gelu", "auto")), clip.get("pretrained"))
         known["clip"] = {**clip, "quick_gelu": "yes" if needed else "no"}
     if isinstance(known.get("attributes"), dict):
         known["attributes"] = schema_to_rows(get_schema(known["attributes"]))

@@ -178,7 +178,7 @@ def build_towers(config: Config | None, text: bool = True) -> CLIP:
         return _build(**config, text=text)
 
 
-def spelled(quick_gelu: str | bool) -> str:
+def spell_activation(quick_gelu: str | bool) -> str:
     """Return how a choice of the activation is written, which in Python may be True or False."""
     return ("yes" if quick_gelu else "no") if isinstance(quick_gelu, bool) else quick_gelu
 
@@ -194,7 +194,7 @@ def _build(
     text: bool = True,
     **shape: int,
 ) -> CLIP:
-    activation = needs_quick_gelu(spelled(quick_gelu), pretrained)
+    activation = needs_quick_gelu(spell_activation(quick_gelu), pretrained)
     clip = build_clip(
         name, image_size=image_size, stride=stride, text_length=text_length, quick_gelu=activation, **shape
     )

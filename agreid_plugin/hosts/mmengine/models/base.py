@@ -1,4 +1,4 @@
-"""What makes a method a model of the host: `loss`, `predict` and `tensor` around a `ReIDMethod`."""
+"""Methods as models of the host: `loss`, `predict` and `tensor` around a `ReIDMethod`, and registration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.data.batches import is_sentence, to_batch
 from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import to_own_names
 from agreid_plugin.hosts.mmengine.models.backbones import find_core
-from agreid_plugin.hosts.mmengine.models.build import Config, build, build_objectives, head_maker
+from agreid_plugin.hosts.mmengine.models.build import Config, build, build_objectives, get_head_maker
 from agreid_plugin.hosts.mmengine.registry import MODELS, SCOPE
 from agreid_plugin.types import Batch, ReIDMethod
 
@@ -46,7 +46,7 @@ class ReIDModel(BaseModel):
         """Return losses, the samples with their `feature`, or features: (B, D).
 
         Args:
-            inputs: images as the data preprocessor gives them, (B, 3, rows, cols); None for sentences alone.
+            inputs: images as the data preprocessor gives them, (B, 3, rows, cols); None for sentences only.
             data_samples: what is known of each image; sentences, which have none, may stand among them.
             mode: `loss`, `predict` or `tensor`.
         """
@@ -55,7 +55,7 @@ class ReIDModel(BaseModel):
         if mode == "loss":
             return self.loss(inputs, data_samples or ())
         features = self.features(inputs, data_samples or ())
-        return features if mode == "tensor" else self._told(features, data_samples)
+        return features if mode == "tensor" else self._attach_features(features, data_samples)
 
     def loss(self, images: Tensor, samples: Sequence[BaseDataElement]) -> dict[str, Tensor]:
         """Return the terms to minimize, `loss_*`, and how often the model is right, `*_accuracy`."""
@@ -68,18 +68,18 @@ class ReIDModel(BaseModel):
         texts = [place for place, sample in enumerate(samples) if is_sentence(sample)]
         shown = [place for place, sample in enumerate(samples) if not is_sentence(sample)]
         if texts and "tokens" not in self.method.inference_inputs:
-            raise InputError(f"{type(self).__name__} reads no sentences: test it with protocols of images alone")
+            raise InputError(f"{type(self).__name__} reads no sentences: test it with protocols of images only")
         if images is None and not texts:
             raise InputError("there is neither an image nor a sentence to make a feature of")
         found = []
         if images is not None:
-            found.append(self._embedded(to_batch(images, [samples[place] for place in shown]).with_(tokens=None)))
+            found.append(self._embed_batch(to_batch(images, [samples[place] for place in shown]).with_(tokens=None)))
         if texts:
-            found.append(self._embedded(to_batch(None, [samples[place] for place in texts])))
+            found.append(self._embed_batch(to_batch(None, [samples[place] for place in texts])))
         return torch.cat(found)[torch.tensor([*shown, *texts]).argsort()] if len(found) > 1 else found[0]
 
     def training_batch(self, images: Tensor | None, samples: Sequence[BaseDataElement]) -> Batch:
-        """Return images with what their samples tell, which must be all that the method learns from."""
+        """Return images with the labels of their samples, which must be all that the method learns from."""
         batch = to_batch(images, samples)
         for name in sorted(self.method.training_inputs):
             if getattr(batch, name) is None:
@@ -91,19 +91,19 @@ class ReIDModel(BaseModel):
 
     def accuracies(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """Return how often the identity is right, for the log."""
-        return accuracy("cls_accuracy", outputs.identity.logits, batch.pids)
+        return compute_accuracy("cls_accuracy", outputs.identity.logits, batch.pids)
 
     def init_weights(self) -> None:
         """Initialize what other toolboxes made as they say; mmengine's own way stops at modules that are not its."""
         super().init_weights()
-        for module in _outermost(self.method):
+        for module in _find_outermost(self.method):
             module.init_weights()
 
-    def _embedded(self, batch: Batch) -> Tensor:
+    def _embed_batch(self, batch: Batch) -> Tensor:
         return self.method.embed(self.method(batch.only(self.method.inference_inputs)))
 
     @staticmethod
-    def _told(features: Tensor, samples: Sequence[BaseDataElement] | None) -> list[BaseDataElement]:
+    def _attach_features(features: Tensor, samples: Sequence[BaseDataElement] | None) -> list[BaseDataElement]:
         if samples is None:
             samples = [BaseDataElement() for _ in features]
         for sample, feature in zip(samples, features.float(), strict=True):
@@ -145,7 +145,7 @@ class BackboneModel(ReIDModel):
         name = type(self).__name__
         core = find_core(f"{SCOPE}.{name}", backbone, self.core_type, self.backbones)
         with error_context(name):
-            parts = (core, require_int("num_ids", num_ids), head_maker(head), build_objectives(objectives))
+            parts = (core, require_int("num_ids", num_ids), get_head_maker(head), build_objectives(objectives))
             method = self.method_type(*parts, **options)
         super().__init__(method, data_preprocessor, init_cfg)
 
@@ -168,15 +168,15 @@ def register_method(
     return register
 
 
-def accuracy(name: str, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def compute_accuracy(name: str, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Return by this name how often the largest logit is the label's, from 0 to 1: (B, C), (B,) -> ()."""
     return {name: (logits.detach().argmax(dim=1) == labels).float().mean()}
 
 
-def _outermost(module: nn.Module) -> Iterator[BaseModule]:
+def _find_outermost(module: nn.Module) -> Iterator[BaseModule]:
     """Yield mmengine's modules that are in no other of its modules."""
     for child in module.children():
         if isinstance(child, BaseModule):
             yield child
         else:
-            yield from _outermost(child)
+            yield from _find_outermost(child)

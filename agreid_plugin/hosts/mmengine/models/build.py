@@ -12,15 +12,15 @@ from torch import nn
 from agreid_plugin.errors import InputError, error_context, unknown
 from agreid_plugin.host import INSTALL, installed
 from agreid_plugin.hosts.mmengine.config.arguments import require_arguments
-from agreid_plugin.hosts.mmengine.models.losses import FEATURES, INPUTS, LOGITS, OF_PARTS
+from agreid_plugin.hosts.mmengine.models.losses import FEATURES, INPUTS, LOGITS, PART_LOSSES
 from agreid_plugin.hosts.mmengine.registry import MODELS, SCOPE
-from agreid_plugin.losses import OnFeatures, OnLogits
+from agreid_plugin.losses import FeatureLoss, LogitLoss
 from agreid_plugin.nn.bnneck import BNNeck
 
 Config = Mapping[str, Any]
 MakeHead = Callable[[int, int], nn.Module]
 """Makes a head for features of a width and a number of classes."""
-ON = {LOGITS: OnLogits, FEATURES: OnFeatures}
+ON = {LOGITS: LogitLoss, FEATURES: FeatureLoss}
 
 
 def build(where: str, config: Config | nn.Module, **given: Any) -> nn.Module:
@@ -64,7 +64,7 @@ def find(name: str | Callable[..., nn.Module], scope: str | None = None) -> tupl
     return kind, scope or (own if own != SCOPE else None)
 
 
-def head_maker(config: Config | None) -> MakeHead:
+def get_head_maker(config: Config | None) -> MakeHead:
     """Return what makes heads as a configuration says, `BNNeck`s without one."""
     if config is None:
         return BNNeck
@@ -83,7 +83,7 @@ def build_objectives(config: Mapping[str, Config] | None) -> nn.ModuleDict | Non
 
 def _objective(where: str, config: Config) -> nn.Module:
     loss = build(where, {name: value for name, value in config.items() if name != "on"})
-    if isinstance(loss, OF_PARTS):
+    if isinstance(loss, PART_LOSSES):
         raise InputError(
             f"{where}: {type(loss).__name__} is no loss of identities; methods that make what it needs have it built in"
         )

@@ -11,11 +11,11 @@ from torch import Tensor
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.data.batches import to_batch
-from agreid_plugin.hosts.mmengine.models.base import accuracy
+from agreid_plugin.hosts.mmengine.models.base import compute_accuracy
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.losses import identity_objectives
-from agreid_plugin.methods.vif import last_vector
+from agreid_plugin.methods.vif import take_vector
 from agreid_plugin.nn.bnneck import BNNeck
 
 MODELS.register_module(module=BNNeck)
@@ -48,7 +48,7 @@ class ReIDHead(BaseModule):
 
     def pre_logits(self, feats: Sequence[Tensor]) -> Tensor:
         """Return what images are compared by, the last feature behind the norm: tuple of (B, D) -> (B, D)."""
-        return self.neck.norm(last_vector(feats))
+        return self.neck.norm(take_vector(feats))
 
     def forward(self, feats: Sequence[Tensor]) -> Tensor:
         """Return the logits: (B, C)."""
@@ -56,13 +56,13 @@ class ReIDHead(BaseModule):
 
     def loss(self, feats: Sequence[Tensor], data_samples: Sequence[BaseDataElement]) -> dict[str, Tensor]:
         """Return the terms to minimize, `loss_*`, and how often the identity is right."""
-        features = last_vector(feats)
+        features = take_vector(feats)
         batch = to_batch(features, data_samples).with_(images=None)
         if batch.pids is None:
             raise InputError("the data samples have no gt_label, which ReIDHead learns from")
         outputs = self.neck(features, batch.pids)
         terms = {f"loss_{name}": objective(outputs, batch) for name, objective in self.objectives.items()}
-        return terms | accuracy("cls_accuracy", outputs.logits, batch.pids)
+        return terms | compute_accuracy("cls_accuracy", outputs.logits, batch.pids)
 
     def predict(
         self, feats: Sequence[Tensor], data_samples: Sequence[BaseDataElement | None] | None = None

@@ -11,8 +11,8 @@ from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.losses import objectives
 
 
-class OnHead:
-    """What stands before a loss to have mmpretrain's heads call it: they give `avg_factor`, what to divide a sum by."""
+class HostHeadLoss:
+    """Mixin before a loss that mmpretrain's heads can call: they give `avg_factor`, the divisor of a sum."""
 
     def forward(self, values: Tensor, *labels: Tensor, avg_factor: float | None = None) -> Tensor:
         """Return the loss, which is a mean over B images, as one over `avg_factor` of them: (B, D), (B,) -> ()."""
@@ -20,28 +20,28 @@ class OnHead:
         return loss if avg_factor is None else loss * (len(values) / avg_factor)
 
 
-class IdentityLoss(OnHead, losses.IdentityLoss):
+class IdentityLoss(HostHeadLoss, losses.IdentityLoss):
     """Cross-entropy to the identity."""
 
 
-class TripletLoss(OnHead, losses.TripletLoss):
+class TripletLoss(HostHeadLoss, losses.TripletLoss):
     """Triplets mined within the batch."""
 
 
-class VIAL(OnHead, losses.VIAL):
-    """View-invariant alignment loss of VIF-AGReID."""
+class VIAL(HostHeadLoss, losses.VIAL):
+    """View-Invariant Angular Loss of VIF-AGReID."""
 
 
-class ViewLoss(OnHead, losses.ViewLoss):
+class ViewLoss(HostHeadLoss, losses.ViewLoss):
     """Cross-entropy to the view."""
 
 
 LOGITS, FEATURES = "logits", "features"
 INPUTS = {IdentityLoss: LOGITS, TripletLoss: FEATURES, VIAL: FEATURES}
-"""What losses of identities are computed on."""
+"""The output that a loss of identities is computed on."""
 
 
-def _others() -> Iterator[type]:
+def _list_others() -> Iterator[type]:
     """Yield our losses that have no form of their own here."""
     for kind in (getattr(losses, name) for name in losses.__all__):
         is_loss = isinstance(kind, type) and kind.__module__ != objectives.__name__  # where losses are wrapped
@@ -49,8 +49,8 @@ def _others() -> Iterator[type]:
             yield kind
 
 
-OF_PARTS = (ViewLoss, *_others())
+PART_LOSSES = (ViewLoss, *_list_others())
 """Losses of something else: methods that make such parts have them built in."""
 
-for _kind in (*INPUTS, *OF_PARTS):
+for _kind in (*INPUTS, *PART_LOSSES):
     MODELS.register_module(module=_kind)

@@ -10,7 +10,7 @@ from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.data.attributes import get_schema
 from agreid_plugin.hosts.mmengine.models.backbones import build_towers
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
-from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives, head_maker
+from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives, get_head_maker
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import svpr
 
@@ -44,6 +44,6 @@ class SVPR(ReIDModel):
     ):
         with error_context("SVPR"):
             towers, schema = build_towers(clip), get_schema(attributes)
-            parts = (require_int("num_ids", num_ids), head_maker(head), build_objectives(objectives), schema)
+            parts = (require_int("num_ids", num_ids), get_head_maker(head), build_objectives(objectives), schema)
             method = svpr.SVPR(towers.image, towers.text, *parts, **options)
         super().__init__(method, data_preprocessor, init_cfg)

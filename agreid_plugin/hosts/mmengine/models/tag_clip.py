@@ -11,7 +11,7 @@ from torch import Tensor
 from agreid_plugin.errors import error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import build_towers
-from agreid_plugin.hosts.mmengine.models.base import ReIDModel, accuracy
+from agreid_plugin.hosts.mmengine.models.base import ReIDModel, compute_accuracy
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import tag_clip
@@ -24,7 +24,7 @@ from agreid_plugin.types import Batch
 class TAGCLIP(ReIDModel):
     """TAG-CLIP, and TBPS-CLIP as the part of it that others lack.
 
-    With one identity, as for a test alone, it has no classifier, which no test feature needs.
+    With one identity, as for a test only, it has no classifier, which no test feature needs.
 
     Args:
         num_ids: identities in the training set.
@@ -59,6 +59,8 @@ class TAGCLIP(ReIDModel):
 
     def accuracies(self, outputs: TAGCLIPOutputs, batch: Batch) -> dict[str, Tensor]:
         """Return how often identities and views are right, where either is learned and known."""
-        found = {} if outputs.image_logits is None else accuracy("cls_accuracy", outputs.image_logits, batch.pids)
+        found = (
+            {} if outputs.image_logits is None else compute_accuracy("cls_accuracy", outputs.image_logits, batch.pids)
+        )
         right = torch.tensor(torch.nan) if batch.views is None else outputs.view_accuracy(batch.views)
         return found if right.isnan() else found | {"view_accuracy": right}

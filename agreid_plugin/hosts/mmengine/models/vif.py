@@ -11,7 +11,7 @@ from agreid_plugin.errors import error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.models.backbones import HostBackbone
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
-from agreid_plugin.hosts.mmengine.models.build import Config, build, build_objectives, head_maker
+from agreid_plugin.hosts.mmengine.models.build import Config, build, build_objectives, get_head_maker
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import vif
 
@@ -58,6 +58,6 @@ class VIF(ReIDModel):
         with error_context("VIF"):
             built = build("backbone", backbone)
             core = built.core if isinstance(built, HostBackbone) else ForeignBackbone(built)
-            parts = (core, require_int("num_ids", num_ids), head_maker(head), build_objectives(objectives), width)
+            parts = (core, require_int("num_ids", num_ids), get_head_maker(head), build_objectives(objectives), width)
             method = vif.VIF(*parts, **options)
         super().__init__(method, data_preprocessor, init_cfg)

@@ -17,7 +17,7 @@ from agreid_plugin.hosts.fastreid.data import transforms
 from agreid_plugin.hosts.fastreid.engine.observers import ExpertUsage, LearningGuard
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.hosts.fastreid.models.losses import LOSSES, LossEntry
-from agreid_plugin.losses import OnFeatures
+from agreid_plugin.losses import FeatureLoss
 from agreid_plugin.types import View
 
 CONFIG = {
@@ -44,7 +44,7 @@ def poison(monkeypatch):
 
     def strikes(step: int, **options) -> None:
         monkeypatch.setitem(
-            LOSSES, "Poison", LossEntry("poison", "CE", lambda _: OnFeatures(Poison(2 * step - 1, **options)))
+            LOSSES, "Poison", LossEntry("poison", "CE", lambda _: FeatureLoss(Poison(2 * step - 1, **options)))
         )
 
     return strikes

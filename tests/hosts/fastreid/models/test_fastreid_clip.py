@@ -17,7 +17,7 @@ from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.hosts.fastreid.models.clip import build_towers
-from agreid_plugin.hosts.fastreid.models.clip_reid import FILE_NAME, extract, schedule_of
+from agreid_plugin.hosts.fastreid.models.clip_reid import FILE_NAME, extract, read_schedule
 from agreid_plugin.losses import IdentityLoss, TripletLoss
 from agreid_plugin.methods.clip_reid import CLIPReID, PromptSchedule
 from agreid_plugin.nn.checkpoints import read_checkpoint
@@ -362,7 +362,7 @@ def test_heads_of_both_owners_fit(tiny, head):
 
 
 def test_the_keys_defaults_are_the_schedules():
-    assert schedule_of(get_cfg()) == PromptSchedule()
+    assert read_schedule(get_cfg()) == PromptSchedule()
 
 
 def test_identities_and_cameras_do_not_reach_a_test_feature(tiny):

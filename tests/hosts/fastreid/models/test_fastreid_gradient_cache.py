@@ -13,7 +13,7 @@ from small_text import SHAPE
 
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.engine.solver import AMPTrainer
-from agreid_plugin.hosts.fastreid.models.base import set_chunk, suitable
+from agreid_plugin.hosts.fastreid.models.base import list_chunkable, set_chunk
 from agreid_plugin.nn.checkpoints import read_checkpoint
 from agreid_plugin.nn.clip import EOT, SOT
 from agreid_plugin.synth import make_agsynth
@@ -145,8 +145,8 @@ def test_evaluation_is_not_in_chunks(tiny):
 
 
 def test_architectures_that_suit(tiny):
-    assert "TAGCLIP" in suitable()
-    assert "Baseline" not in suitable()
+    assert "TAGCLIP" in list_chunkable()
+    assert "Baseline" not in list_chunkable()
     assert built(tiny, 4).chunk == 4
     assert built(tiny, 0).chunk == 0
 
