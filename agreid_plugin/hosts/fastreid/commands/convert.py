@@ -16,9 +16,9 @@ from torch import Tensor
 
 from agreid_plugin.data.atomic_write import atomic_write
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.hosts.fastreid.commands.released_checkpoints import Released
 from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import load_config
+from agreid_plugin.hosts.fastreid.models.released import ReleasedModelSpec
 from agreid_plugin.inference.weights import PREDICTOR, read_state
 from agreid_plugin.methods.svpr.convert import convert_svpr
 from agreid_plugin.methods.tag_clip.convert import convert_tag_clip
@@ -104,7 +104,7 @@ def _check_out(out: Path) -> None:
         raise InputError(f"--out {out}: its folder does not exist")
 
 
-def _find_released(method: str) -> tuple[str, Released]:
+def _find_released(method: str) -> tuple[str, ReleasedModelSpec]:
     """Return the name of a method's meta-architecture, and its description of the released model."""
     for name, architecture in META_ARCH_REGISTRY._obj_map.items():
         released = getattr(architecture, "released", None)

@@ -19,12 +19,12 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, unknown
-from agreid_plugin.hosts.fastreid.commands.released_checkpoints import Released
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context
 from agreid_plugin.hosts.fastreid.config.signatures import keys_from, options_from
 from agreid_plugin.hosts.fastreid.data.batches import from_host
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
+from agreid_plugin.hosts.fastreid.models.released import ReleasedModelSpec
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.gradient_cache import TwoStageMethod
 from agreid_plugin.types import VIEW_SOURCES, Batch, HeadOutputs, ReIDMethod
@@ -62,7 +62,7 @@ class HostMethod:
     """Losses that the method has built in -> the key of the weight below `group`, empty if there is none."""
     computed_with: ClassVar[Mapping[str, str]] = {}
     """The attributes that hold losses of the method's own -> the module without which one is not computed."""
-    released: ClassVar[Released | None] = None
+    released: ClassVar[ReleasedModelSpec | None] = None
     """The model of the method's released code, if its checkpoints can be converted."""
 
     def __init__(self, cfg):

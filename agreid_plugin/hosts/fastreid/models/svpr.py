@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from agreid_plugin.hosts.fastreid.commands.released_checkpoints import CLIP_GRID, OF_CLIP, Released
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.data.attributes import get_schema
 from agreid_plugin.hosts.fastreid.models.base import OUR_HEAD, HostMethod, head_parts, register_method, view_source
 from agreid_plugin.hosts.fastreid.models.clip import build_towers, require_clip_backbone
+from agreid_plugin.hosts.fastreid.models.released import CLIP_GRID, CLIP_SHAPES, ReleasedModelSpec
 from agreid_plugin.methods import svpr
 from agreid_plugin.types import AttributeGuess
 
@@ -35,7 +35,7 @@ class SVPR(HostMethod, svpr.SVPR):
         "predictor_loss": "view_predictor",
         "attribute_loss": "backbone.asmoe",
     }
-    released: ClassVar = Released(
+    released: ClassVar = ReleasedModelSpec(
         "svpr",
         settings={
             "MODEL.SVPR.VARIANT": "released",
@@ -44,7 +44,7 @@ class SVPR(HostMethod, svpr.SVPR):
             "MODEL.SVPR.CVPR": True,
             "MODEL.HEADS.NAME": OUR_HEAD,
         },
-        shapes={**OF_CLIP, "cvpr.local_weight": CLIP_GRID},
+        shapes={**CLIP_SHAPES, "cvpr.local_weight": CLIP_GRID},
         unstored=(
             *("MODEL.CLIP.NAME", "MODEL.CLIP.QUICK_GELU", "MODEL.SVPR.STAGES", "MODEL.SVPR.KEEP"),
             *("MODEL.SVPR.ATTRIBUTE_RATIO", "MODEL.SVPR.VIEW_WORDS.CCTV", "MODEL.SVPR.VIEW_WORDS.WEARABLE"),

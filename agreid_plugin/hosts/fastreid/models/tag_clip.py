@@ -11,12 +11,12 @@ from fastreid.utils.events import get_event_storage
 from torch import Tensor
 
 from agreid_plugin.errors import require_within
-from agreid_plugin.hosts.fastreid.commands.released_checkpoints import OF_CLIP, Released
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
 from agreid_plugin.hosts.fastreid.models.base import HostMethod, register_method
 from agreid_plugin.hosts.fastreid.models.clip import build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives
+from agreid_plugin.hosts.fastreid.models.released import CLIP_SHAPES, ReleasedModelSpec
 from agreid_plugin.methods import tag_clip
 from agreid_plugin.methods.tag_clip import TAGCLIPOutputs
 from agreid_plugin.types import Batch
@@ -44,11 +44,11 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
         "RITC": "",
     }
     computed_with: ClassVar = {"id_loss": "classifier"}
-    released: ClassVar = Released(
+    released: ClassVar = ReleasedModelSpec(
         "tag-clip",
         settings={f"{NODE}.BLOCK": "hr_moe", f"{NODE}.TSE": True, f"{NODE}.ID_LOSS": True, f"{NODE}.OBJECTIVE": "itc"},
         shapes={
-            **OF_CLIP,
+            **CLIP_SHAPES,
             "experts.c_": f"{NODE}.EXPERTS",
             "feature_router.": f"{NODE}.EXPERTS",
             "image_local.": f"{NODE}.TSE_WIDTH",

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 
-from agreid_plugin.hosts.fastreid.commands.released_checkpoints import OF_VIT, Released
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone, build_vit_from_keys
 from agreid_plugin.hosts.fastreid.models.base import OUR_HEAD, HostMethod, register_method
+from agreid_plugin.hosts.fastreid.models.released import VIT_SHAPES, ReleasedModelSpec
 from agreid_plugin.methods import vdt
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder
 
@@ -25,4 +25,4 @@ class VDT(HostMethod, vdt.VDT):
 
     core_type, builder = DecoupledEncoder, build_vdt_backbone.__name__
     own_losses: ClassVar = {"ViewLoss": "VIEW_WEIGHT", "OrthogonalLoss": "VIEW_WEIGHT"}
-    released: ClassVar = Released("vdt", settings={"MODEL.HEADS.NAME": OUR_HEAD}, shapes=OF_VIT)
+    released: ClassVar = ReleasedModelSpec("vdt", settings={"MODEL.HEADS.NAME": OUR_HEAD}, shapes=VIT_SHAPES)

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 
-from agreid_plugin.hosts.fastreid.commands.released_checkpoints import OF_VIT, Released
 from agreid_plugin.hosts.fastreid.config.loading import key_error_context
 from agreid_plugin.hosts.fastreid.config.signatures import options_from
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone, build_vit_from_keys
 from agreid_plugin.hosts.fastreid.models.base import OUR_HEAD, HostMethod, register_method
+from agreid_plugin.hosts.fastreid.models.released import VIT_SHAPES, ReleasedModelSpec
 from agreid_plugin.methods import visa
 
 
@@ -38,7 +38,7 @@ class ViSA(HostMethod, visa.ViSA):
         "predictor_loss": "view_predictor",
         "balance_loss": "backbone.queries.experts",
     }
-    released: ClassVar = Released(
+    released: ClassVar = ReleasedModelSpec(
         "visa",
         settings={
             "MODEL.VISA.VARIANT": "released",
@@ -48,7 +48,7 @@ class ViSA(HostMethod, visa.ViSA):
             "MODEL.HEADS.NAME": OUR_HEAD,
         },
         shapes={
-            **OF_VIT,
+            **VIT_SHAPES,
             "queries.experts.tokens": "MODEL.VISA.TOKENS or MODEL.VISA.EXPERTS",
             "queries.": "MODEL.VISA.EXPERTS",
         },

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 CLIP_GRID = "MODEL.BACKBONE.STRIDE_SIZE, MODEL.CLIP.PATCH_SIZE or INPUT.SIZE_TRAIN"
-OF_CLIP = {
+CLIP_SHAPES = {
     "visual.positional_embedding": CLIP_GRID,
     "text.positional_embedding": "MODEL.CLIP.TEXT_LENGTH",
 }
-"""Shapes, see `Released`, of CLIP's towers."""
-OF_VIT = {
+"""Shapes, see `ReleasedModelSpec`, of CLIP's towers."""
+VIT_SHAPES = {
     "vit.pos_embed": "MODEL.BACKBONE.STRIDE_SIZE, MODEL.VIT.PATCH_SIZE or INPUT.SIZE_TRAIN",
     "vit.patch_embed": "MODEL.VIT.PATCH_SIZE",
 }
-"""Shapes, see `Released`, of our ViT."""
+"""Shapes, see `ReleasedModelSpec`, of our ViT."""
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleasedModelSpec:
     """The released model of a method.
 
     Attributes:
