@@ -17,7 +17,7 @@ from small_mmengine_config import write_config
 from zygote import zygote
 
 from agreid_plugin.cli import main
-from agreid_plugin.data import images
+from agreid_plugin.data import images as image_reading
 from agreid_plugin.data.images import read_image
 from agreid_plugin.synth import make_agsynth
 
@@ -173,7 +173,7 @@ def forked_command(imported):
 def opened(monkeypatch) -> list[str]:
     """The images that are read for their features, in no order."""
     paths = []
-    monkeypatch.setattr(images, "read_image", lambda path: paths.append(path) or read_image(path))
+    monkeypatch.setattr(image_reading, "read_image", lambda path: paths.append(path) or read_image(path))
     return paths
 
 
@@ -194,7 +194,7 @@ def interrupted_after(images: int):
         return read_image(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images, "read_image", read)
+        patch.setattr(image_reading, "read_image", read)
         yield
 
 
