@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from agreid_plugin.types import UNKNOWN, platform_label, view_label
 
 MARKER = "last_checkpoint"
 """A file that both hosts leave in a run's folder with the first checkpoint."""
+BEGUN = ("run_card.json", "*.pth", "metrics.json", "*/vis_data/scalars.json")
+"""Files of which a run has one when it has begun to train."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says of a disk, a quota or a file that takes no more."""
 
@@ -28,6 +31,18 @@ def claim_output(folder: Path, resume: bool) -> None:
     if (folder / MARKER).exists() and not resume:
         raise InputError(f"{folder} holds a run already: continue it with --resume, or choose another --output")
     check_writable(folder)
+
+
+@contextmanager
+def remove_unless_begun(folder: Path) -> Iterator[None]:
+    """Remove a run's folder that was not there before, if bad input is found before training begins."""
+    is_new = not folder.exists()
+    try:
+        yield
+    except InputError:
+        if is_new and not any(path for pattern in BEGUN for path in folder.glob(pattern)):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def check_writable(folder: Path) -> None:

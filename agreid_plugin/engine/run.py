@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from agreid_plugin.data.datasets import parse_once
 from agreid_plugin.data.workers import name_worker_crashes
-from agreid_plugin.engine.checks import check_features_file, check_writable, report_full_disk
+from agreid_plugin.engine.checks import check_features_file, check_writable, remove_unless_begun, report_full_disk
 from agreid_plugin.engine.distributed import launch
 from agreid_plugin.engine.distributed.environment import LaunchOptions
 from agreid_plugin.engine.report import report, save_thresholds
@@ -180,15 +180,16 @@ def run(request: Request) -> None:
         run = host.read(request)
         host.check(run, world_size)
         _check_files(run)
-        if request.eval_only:
-            check_writable(run.output)
-        else:
-            run = replace(run, resume=launch.claim(run.output, run.resume))
-        if request.features:
-            _process(run)
-            return
-        host.make_datasets(run, world_size)
-        launch.launch(_process, (run,), options, run.timeout, run.backend, modules=(host.__name__,))
+        with nullcontext() if request.eval_only else remove_unless_begun(run.output):
+            if request.eval_only:
+                check_writable(run.output)
+            else:
+                run = replace(run, resume=launch.claim(run.output, run.resume))
+            if request.features:
+                _process(run)
+                return
+            host.make_datasets(run, world_size)
+            launch.launch(_process, (run,), options, run.timeout, run.backend, modules=(host.__name__,))
 
 
 def _install(request: Request) -> Host:

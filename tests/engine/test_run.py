@@ -156,6 +156,30 @@ def test_nothing_is_written_before_the_checks_have_passed(host, calls, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("call", ["make_datasets", "process", "build_training", "train"])
+def test_what_is_refused_before_training_begins_leaves_no_folder(host, tmp_path, call):
+    host.refuse = call
+    for output, is_left in (("new", False), ("old", True)):
+        if is_left:
+            (tmp_path / output).mkdir()
+        with pytest.raises(InputError, match=f"{call} refuses"):
+            run(Request("a.yml", output=str(tmp_path / output)))
+        assert (tmp_path / output).exists() == is_left
+
+
+@pytest.mark.parametrize("file", ["run_card.json", "model_0001.pth", "metrics.json", "1/vis_data/scalars.json"])
+def test_what_a_training_has_written_stays(host, monkeypatch, tmp_path, file):
+    def train(*_) -> SimpleNamespace:
+        (tmp_path / "run" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / file).touch()
+        raise InputError("an image cannot be read")
+
+    monkeypatch.setattr(host, "build_training", lambda *_: SimpleNamespace(train=train))
+    with pytest.raises(InputError, match="an image cannot be read"):
+        run(Request("a.yml", output=str(tmp_path / "run")))
+    assert (tmp_path / "run" / file).exists()
+
+
 def test_a_folder_with_a_run_is_taken_to_resume_only(host, calls, tmp_path):
     (tmp_path / MARKER).write_text("model_0001.pth")
     with pytest.raises(InputError, match="holds a run already: continue it with --resume"):

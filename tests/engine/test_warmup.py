@@ -9,6 +9,7 @@ from fastreid.engine import hooks
 from fastreid.utils.events import EventStorage
 from mmengine.registry import PARAM_SCHEDULERS
 from small_mmengine_config import write_config
+from zygote import assert_refused
 
 from agreid_plugin.engine.optimization import fit_warmup
 from agreid_plugin.hosts.fastreid.config.loading import load_config
@@ -130,10 +131,14 @@ def test_fastreid_trains_for_an_epoch_and_resumes_to_the_same_length_in_silence(
         (["DATALOADER.NUM_INSTANCE", 1], "takes 16 identities, the training set has 8"),
         (["TEST.BEST_METRIC", "Market1501/ALL/mPA"], "did you mean Market1501/ALL/mAP"),
         (["DATASETS.ROOT", "nowhere"], "cannot be read under"),
+        (["MODEL.HEADS.NUM_CLASSES", 7], "is 7, the training set has 8 identities: leave it 0"),
+        (["MODEL.WEIGHTS", "none.pth"], "none.pth does not exist"),
     ],
 )
 def test_fastreid_makes_no_folder_for_a_run_that_it_refuses(train, tmp_path, overrides, words):
-    assert_one_line(train(*overrides), words)
+    outcome = train(*overrides)
+    assert outcome.code == 2, outcome
+    assert words in outcome.err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
 
 
@@ -162,4 +167,19 @@ def test_mmengine_trains_for_an_epoch(fastreid_command, tmp_path, agsynth):
 def test_mmengine_makes_no_folder_for_a_schedule_that_it_refuses(fastreid_command, tmp_path, agsynth, options, words):
     path = write_config(tmp_path / "tiny.py", agsynth, schedule(**options))
     assert_one_line(fastreid_command("train", "--config", path, "--output", tmp_path / "run"), words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("train_dataloader.dataset.data_root", "nowhere", "nowhere does not exist"),
+        ("model.num_ids", 7, "model.num_ids is 7, but CARGO has 4 identities to train on"),
+        ("model.backbone.vit.widht", 3, "'widht' unknown (did you mean width?)"),
+        ("load_from", "none.pth", "none.pth does not exist"),
+    ],
+)
+def test_mmengine_leaves_no_folder_of_a_run_that_it_refuses(forked_command, tmp_path, tiny_py, key, value, words):
+    ended = forked_command("train", "--config", tiny_py, "--output", tmp_path / "run", key, value)
+    assert_refused(ended, words)
     assert not (tmp_path / "run").exists()

@@ -165,6 +165,11 @@ def check_batches(cfg, images: int, identities: int, world_size: int) -> None:
         )
     if identities < 2:
         raise InputError(f"the training set has {identities} identity; training needs two or more; see DATASETS.NAMES")
+    classes = cfg.MODEL.HEADS.NUM_CLASSES
+    if 0 < classes < identities:
+        raise InputError(
+            f"MODEL.HEADS.NUM_CLASSES is {classes}, the training set has {identities} identities: leave it 0"
+        )
     if "Identity" in cfg.DATALOADER.SAMPLER_TRAIN:
         _check_identities(cfg.DATALOADER.SAMPLER_TRAIN, identities, batch, world_size, per_identity)
 
