@@ -146,8 +146,13 @@ class BackboneModel(ReIDModel):
         core = find_core(f"{SCOPE}.{name}", backbone, self.core_type, self.backbones)
         with error_context(name):
             parts = (core, require_int("num_ids", num_ids), get_head_maker(head), build_objectives(objectives))
-            method = self.method_type(*parts, **options)
+            method = self.method_type(*parts, **self.resolve_options(backbone, options))
         super().__init__(method, data_preprocessor, init_cfg)
+
+    @staticmethod
+    def resolve_options(_backbone: Config, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the method's options, where some follow from the backbone's configuration."""
+        return options
 
 
 def register_method(

@@ -17,17 +17,10 @@ PAPER = "paper"  # the variant of a backbone that names none
 class ViSA(BackboneModel):
     """ViSA on `ViSABackbone`, whose `variant` it has; `BackboneModel` has the arguments."""
 
-    def __init__(
-        self,
-        num_ids: int,
-        backbone: Config,
-        head: Config | None = None,
-        objectives: Mapping[str, Config] | None = None,
-        data_preprocessor: Config | None = None,
-        init_cfg: Config | None = None,
-        **options: Any,
-    ):
+    @staticmethod
+    def resolve_options(backbone: Config, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options with the backbone's variant, which another one given would contradict."""
         own = backbone.get("variant", PAPER) if isinstance(backbone, Mapping) else None
         if own and options.setdefault("variant", own) != own:
-            raise InputError(f"ViSA: variant={options['variant']!r}, but its backbone has {own!r}: give both the same")
-        super().__init__(num_ids, backbone, head, objectives, data_preprocessor, init_cfg, **options)
+            raise InputError(f"variant={options['variant']!r}, but its backbone has {own!r}: give both the same")
+        return options
