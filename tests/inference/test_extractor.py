@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -292,3 +294,21 @@ def test_the_lines_of_the_guide_run(made, agsynth, tmp_path, monkeypatch):
     exec(code, names)
     assert names["gallery"].shape[1] == names["one"].shape[1] == 32
     assert names["cosines"].shape == (1, len(names["gallery"]))
+
+
+def test_extraction_checks_neither_schedules_nor_training_sets(made, config_py):
+    wrong = ["SOLVER.SCHED", "Cosine", "SOLVER.OPT", "Adem", "DATASETS.NAMES", "[]", "TEST.BEST_METRIC", "none"]
+    assert Extractor.from_config(made / "visa.yml", made / "visa.pth", overrides=wrong).settings.name == "ViSA"
+    wrong = ["optim_wrapper.optimizer", "{'type': 'Adem'}", "train_cfg", "{'by_epoch': True, 'max_epoch': 1}"]
+    assert Extractor.from_config(config_py, made / "visa.pth", overrides=wrong).settings.name == "ViSA"
+
+
+def test_extraction_imports_no_trainer():
+    names = [f"agreid_plugin.hosts.{name}" for name in ("fastreid.engine.trainer", "fastreid.host", "mmengine.host")]
+    code = (
+        "import sys; from agreid_plugin.host import load_host;"
+        "[load_host(host, 'inference') for host in ('fastreid', 'mmengine')];"
+        f"print([name for name in {names} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

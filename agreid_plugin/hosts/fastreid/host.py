@@ -16,6 +16,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from fastreid.utils import comm
 from fastreid.utils.logger import setup_logger
 
+from agreid_plugin.engine.checks import check_test_labels
 from agreid_plugin.engine.distributed.process_group import current_process
 from agreid_plugin.engine.report import PRINTED, forward_logs, tidy_console
 from agreid_plugin.engine.run import Request, Run
@@ -39,9 +40,9 @@ from agreid_plugin.hosts.fastreid.data.predictions import (
 )
 from agreid_plugin.hosts.fastreid.engine.distributed import local_group
 from agreid_plugin.hosts.fastreid.engine.evaluator import comparison, test_sets  # noqa: F401 - part of the host
-from agreid_plugin.hosts.fastreid.engine.observers import card_facts
+from agreid_plugin.hosts.fastreid.engine.hooks import card_facts
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
-from agreid_plugin.hosts.fastreid.models.build import build_for_inference
+from agreid_plugin.hosts.fastreid.models.base import build_for_inference
 from agreid_plugin.hosts.fastreid.models.clip import with_activation
 from agreid_plugin.inference.weights import load_weights
 
@@ -51,7 +52,10 @@ VIEW_KEY = "MODEL.VIEW"
 NOISE = ("Exception during training",)
 """Messages of the host with a traceback, which is shown where the error ends the command; the log file has them."""
 
-install = compat.install
+
+def install() -> None:
+    """Import the host, fixed, with our components in its registries."""
+    compat.install()
 
 
 def read(request: Request) -> Run:
@@ -170,6 +174,8 @@ class Testing:
         self._run = run
         self.test_sets = test_sets(run.config)
         self.method = build_for_inference(run.config)
+        for test_set in self.test_sets:
+            check_test_labels(self.method, test_set, VIEW_KEY)
 
     def load(self, weights: str) -> list[str]:
         """Load a checkpoint; returns the names of tensors that it has nothing for."""

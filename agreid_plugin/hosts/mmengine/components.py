@@ -12,7 +12,6 @@ from agreid_plugin.hosts.mmengine.engine import (  # noqa: F401 - importing them
     hooks,
     loop,
     metrics,
-    observers,
     optimizers,
 )
 from agreid_plugin.hosts.mmengine.models import (  # noqa: F401 - importing them puts them there

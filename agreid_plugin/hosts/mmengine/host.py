@@ -36,7 +36,7 @@ from agreid_plugin.hosts.mmengine.config.loading import (
     type_name,
     without_pretrained,
 )
-from agreid_plugin.hosts.mmengine.engine.observers import card_facts, close_run_cards
+from agreid_plugin.hosts.mmengine.engine.hooks import card_facts, close_run_cards
 from agreid_plugin.hosts.mmengine.engine.runner import (
     NOISE,
     CommandRunner,
@@ -60,7 +60,9 @@ OF_METRIC = ("rerank", "save_features", "calibrate", "bootstrap")
 """Options of `fastreid eval` that only our metric heeds."""
 
 
-install = compat.install
+def install() -> None:
+    """Import the host, fixed, with our components in its registries."""
+    compat.install()
 
 
 def read(request: Request) -> Run:

@@ -29,8 +29,7 @@ from agreid_plugin.hosts.fastreid.data.text import select_items
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.evaluator import test_sets
 from agreid_plugin.hosts.fastreid.engine.solver import warmup_iterations, warmup_note
-from agreid_plugin.hosts.fastreid.models.base import HostMethod
-from agreid_plugin.hosts.fastreid.models.build import build_model
+from agreid_plugin.hosts.fastreid.models.base import HostMethod, build_model
 from agreid_plugin.hosts.fastreid.models.losses import HOST_KEYS, HOST_LOSSES, LOSSES
 from agreid_plugin.nn.clip import ImageTower, TextTower
 from agreid_plugin.nn.vit import SIZES, VisionTransformer

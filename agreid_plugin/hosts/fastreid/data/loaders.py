@@ -93,10 +93,9 @@ def get_platform(item: tuple) -> int:
     return platform_label(item.record.platform) if isinstance(item, RecordItem) else UNKNOWN
 
 
-def iter_labeled_images(items: Iterable[tuple]) -> Iterator[LabeledImage]:
-    """Yield path, view and platform of each item."""
-    for item in items:
-        yield LabeledImage(str(item[0]), get_view(item), get_platform(item))
+def list_labeled_images(items: Iterable[tuple]) -> list[LabeledImage]:
+    """Return path, view and platform of each item."""
+    return [LabeledImage(str(item[0]), get_view(item), get_platform(item)) for item in items]
 
 
 def compute_fingerprints(cfg) -> dict[str, str]:

@@ -24,18 +24,20 @@ from agreid_plugin.hosts.fastreid.data.text import ImagesThenCaptions
 from agreid_plugin.hosts.fastreid.engine import solver
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
 from agreid_plugin.hosts.fastreid.engine.evaluator import MultiProtocolEvaluator, share_buffers, test_sets
-from agreid_plugin.hosts.fastreid.engine.hooks import EvalHook, PeriodicCheckpointer, PeriodicWriter, StepReporter
-from agreid_plugin.hosts.fastreid.engine.loop import ResumableTrainer
-from agreid_plugin.hosts.fastreid.engine.observers import (
+from agreid_plugin.hosts.fastreid.engine.hooks import (
+    EvalHook,
     ExpertUsage,
     LearningGuard,
+    PeriodicCheckpointer,
+    PeriodicWriter,
     RunCard,
+    StepReporter,
     UnreadableImages,
     has_experts,
 )
+from agreid_plugin.hosts.fastreid.engine.loop import ResumableTrainer
 from agreid_plugin.hosts.fastreid.engine.writers import JSONWriter, ProgressWriter, TensorboardWriter
-from agreid_plugin.hosts.fastreid.models.base import get_method_class
-from agreid_plugin.hosts.fastreid.models.build import build_model
+from agreid_plugin.hosts.fastreid.models.base import build_model, get_method_class
 from agreid_plugin.inference.weights import load_weights
 
 _logger = logging.getLogger("fastreid.train")
@@ -56,7 +58,7 @@ class Trainer(ResumableTrainer):
         if note:
             _logger.info(note)
         method = plain(self.model)
-        check_training_labels(method, loaders.iter_labeled_images(self._trainer.data_loader.dataset.img_items))
+        check_training_labels(method, loaders.list_labeled_images(self._trainer.data_loader.dataset.img_items))
         for test_set in self.test_sets:
             check_test_labels(method, test_set, "MODEL.VIEW")
         if cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.ON_CPU:
@@ -136,7 +138,6 @@ class Trainer(ResumableTrainer):
         evaluators = {}
         share_buffers(model)
         for test_set in test_sets(cfg) if sets is None else sets:
-            check_test_labels(plain(model), test_set, "MODEL.VIEW")
             loader, evaluator = cls.build_evaluator(cfg, test_set)
             evaluator.views = getattr(plain(model), "view_source", "")
             inference_on_dataset(model, loader, evaluator, flip_test=cfg.TEST.FLIP.ENABLED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -15,6 +14,9 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.engine.runner import loops, metainfo, method_of, metrics_of
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 from agreid_plugin.types import UNKNOWN
+
+LABEL_KEYS = {"img_path": "", "view": UNKNOWN, "platform": UNKNOWN}
+"""Entries of an item in the order of `LabeledImage`, and what stands for one that is not there."""
 
 
 @HOOKS.register_module()
@@ -30,7 +32,7 @@ class IdentityCheck(Hook):
         """Check the training set, and the set to validate with before days of training."""
         check_batches_agree(runner.train_dataloader)
         check_identities(runner.cfg.get("model"), metainfo(runner.train_dataloader))
-        check_training_labels(method_of(runner), list_labeled(runner.train_dataloader.dataset))
+        check_training_labels(method_of(runner), list_labeled_images(runner.train_dataloader.dataset))
         self._check_test(runner, "val")
 
     def before_val(self, runner: Runner) -> None:
@@ -76,8 +78,7 @@ def check_identities(model: Any, about: dict[str, Any]) -> None:
         )
 
 
-def list_labeled(dataset: Dataset) -> Iterator[LabeledImage]:
-    """Yield what is known of the view and the platform of each item."""
-    for index in range(len(dataset)):
-        info = dataset.get_data_info(index)
-        yield LabeledImage(info.get("img_path", ""), info.get("view", UNKNOWN), info.get("platform", UNKNOWN))
+def list_labeled_images(dataset: Dataset) -> list[LabeledImage]:
+    """Return path, view and platform of each item."""
+    infos = [dataset.get_data_info(index) for index in range(len(dataset))]
+    return [LabeledImage(*(info.get(key, unknown) for key, unknown in LABEL_KEYS.items())) for info in infos]

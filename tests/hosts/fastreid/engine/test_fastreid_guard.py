@@ -14,7 +14,7 @@ from small_fastreid import train_in_group
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data import transforms
-from agreid_plugin.hosts.fastreid.engine.observers import ExpertUsage, LearningGuard
+from agreid_plugin.hosts.fastreid.engine.hooks import ExpertUsage, LearningGuard
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.hosts.fastreid.models.losses import LOSSES, LossEntry
 from agreid_plugin.losses import FeatureLoss

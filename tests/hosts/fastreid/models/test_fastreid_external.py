@@ -13,7 +13,7 @@ from torch import nn
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
-from agreid_plugin.hosts.fastreid.models.build import with_feature_width
+from agreid_plugin.hosts.fastreid.models.base import with_feature_width
 from agreid_plugin.hosts.fastreid.models.external import read_options
 
 SWIN = ["arch={'embed_dims': 24, 'depths': [1, 1], 'num_heads': [2, 2]}", "out_indices=(1,)"]

@@ -23,10 +23,9 @@ from agreid_plugin.engine.checks import check_test_labels, check_training_labels
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols
-from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities, list_labeled
+from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities, list_labeled_images
 from agreid_plugin.hosts.mmengine.config.loading import to_plain
-from agreid_plugin.hosts.mmengine.engine.hooks import SoftLabelRamp
-from agreid_plugin.hosts.mmengine.engine.observers import LearningGuard, setup_facts
+from agreid_plugin.hosts.mmengine.engine.hooks import LearningGuard, SoftLabelRamp, setup_facts
 from agreid_plugin.nn.expert_usage import UsageCounter
 from agreid_plugin.types import UNKNOWN, Record, View
 
@@ -323,9 +322,9 @@ class Infos(list):
 
 def test_labels_that_a_method_needs_are_checked():
     infos = Infos({"img_path": f"{view}.jpg", "view": view} for view in (0, 1, UNKNOWN))
-    check_training_labels(model("VIF").method, list_labeled(infos))
+    check_training_labels(model("VIF").method, list_labeled_images(infos))
     with pytest.raises(InputError, match=r"VDT learns from the view of every image, but 1 of 3 .* for example -1\.jpg"):
-        check_training_labels(model("VDT").method, list_labeled(infos))
+        check_training_labels(model("VDT").method, list_labeled_images(infos))
 
 
 def test_views_of_test_images_are_checked_where_they_are_given():
