@@ -210,7 +210,9 @@ class RunCard(hooks.HookBase):
                 "global": cfg.SOLVER.IMS_PER_BATCH,
             },
             datasets=loaders.compute_fingerprints(cfg),
-            weights=weight_files(initial=cfg.MODEL.WEIGHTS, pretrained=pretrained, **get_method_class(cfg).weight_files(cfg)),
+            weights=weight_files(
+                initial=cfg.MODEL.WEIGHTS, pretrained=pretrained, **get_method_class(cfg).weight_files(cfg)
+            ),
             **protocol_facts(self.trainer.test_sets),
             **card_facts(cfg),
         )
