@@ -158,7 +158,10 @@ def has_experts(model: nn.Module) -> bool:
 
 
 class ExpertUsage(hooks.HookBase):
-    """Logs after each epoch how much every expert was given, in metrics.json and TensorBoard too."""
+    """Logs after each epoch how much every expert was given; see `ExpertUsageLog`.
+
+    The shares are in metrics.json and TensorBoard, too.
+    """
 
     def before_train(self) -> None:
         """Begin to count."""

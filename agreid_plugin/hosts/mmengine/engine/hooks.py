@@ -105,9 +105,11 @@ RANK_LISTS = "rank_lists"
 
 @HOOKS.register_module()
 class LearningGuard(Hook):
-    """Stops a run that learns nothing; see `agreid_plugin.engine.guard.LearningGuard`.
+    """Stops a run that learns nothing, with the reason in one line.
 
-    Losses are judged before the optimizer steps, and those that led to no step after it.
+    It stops after a first optimizer step that changed no weight, at a loss that is NaN or infinite in any process, and
+    at features that are alike after two epochs in a row. Accumulated gradients, steps that a loss scaler leaves out and
+    a warm-up from zero are waited for.
     """
 
     priority = "LOWEST"  # behind whatever draws random numbers before a step
@@ -180,7 +182,11 @@ def _features(model: ReIDModel, inputs: Tensor, data_samples: Sequence[Any], **_
 
 @HOOKS.register_module()
 class ExpertUsage(Hook):
-    """Logs after each epoch how much every expert was given, in the runner's visualizer too."""
+    """Logs after each epoch what share of the training images, or tokens, every expert was given, in all processes.
+
+    The shares are in the log, and as `experts/<module>/<view>/<expert>` in the runner's visualizer. An expert that
+    nothing was sent to, or a whole group of them, is warned of.
+    """
 
     def __init__(self) -> None:
         self._log: ExpertUsageLog | None = None
