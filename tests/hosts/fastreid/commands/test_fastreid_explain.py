@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import RESNET, assert_one_line, recipes
+from conftest import RESNET, assert_one_line, recipes, slow
 from fastreid.solver import build_lr_scheduler
 from fastreid.utils.events import EventStorage
 from small_fastreid import VISA, built, write_tiny
@@ -17,6 +17,7 @@ from agreid_plugin.hosts.fastreid.engine.solver import cosine_by_iteration
 from agreid_plugin.types import View
 
 RECIPES = [path for path in recipes("*") if path.parent.name not in ("Mixed", "Example")]
+ONE_A_PROJECT = list({path.parent: path for path in RECIPES}.values())
 SMALL = (
     *("MODEL.BACKBONE.FEAT_DIM", "16", "MODEL.VIT.WIDTH", "16", "MODEL.VIT.LAYERS", "2", "MODEL.VIT.HEADS", "2"),
     *("MODEL.CLIP.WIDTH", "16", "MODEL.CLIP.HEADS", "2", "MODEL.CLIP.EMBED_DIM", "16", "MODEL.CLIP.TEXT_WIDTH", "16"),
@@ -121,7 +122,11 @@ def test_own_losses_are_those_that_training_computes(tiny, without):
     assert {OWN_TERMS[name] for name in told(tiny, *overrides)["losses"] if name in OWN_TERMS} == computed
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "path",
+    [*ONE_A_PROJECT, *slow(*(path for path in RECIPES if path not in ONE_A_PROJECT))],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
 def test_every_recipe_can_be_explained_without_its_data(path, tmp_path):
     found = told(path, *SMALL, "DATASETS.ROOT", str(tmp_path / "no"))
     assert numbers(found)["total"][0] > 0
