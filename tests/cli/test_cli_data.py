@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import assert_one_line
+from conftest import assert_one_line, slow
 from PIL import Image
 
 
@@ -29,7 +29,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("layout", "name"),
-    [("cargo", "CARGO"), ("ag-reid-v2", "AG-ReID.v2"), ("cp2108", "CP2108"), ("tag-pedes", "TAG-PEDES")],
+    [("cargo", "CARGO"), ("tag-pedes", "TAG-PEDES"), *slow(("ag-reid-v2", "AG-ReID.v2"), ("cp2108", "CP2108"))],
 )
 def test_what_is_made_passes_the_check(made, fastreid_command, tmp_path, layout, name):
     outcome = made("--layout", layout)
@@ -153,6 +153,7 @@ add_dataset("Campus", Source(parse, ("campus",), "our campus", "ours"), Path(__f
 """
 
 
+@pytest.mark.slow
 def test_a_dataset_of_a_plugin_is_checked_captioned_and_listed(tmp_path):
     """In a process of its own, to which the plugin is installed as pip would: its file and its metadata on the path."""
     info, photos = tmp_path / "campus-1.0.dist-info", tmp_path / "photos"

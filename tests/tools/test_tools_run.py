@@ -57,6 +57,7 @@ def test_no_python(repository, tmp_path):
     assert not (repository / ".venv").exists()
 
 
+@pytest.mark.slow
 def test_no_network(repository):
     unreachable = {
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",

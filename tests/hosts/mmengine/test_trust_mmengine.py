@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import assert_one_line
+from conftest import assert_one_line, slow
 from malicious import (
     ASKS,
     POINTERS,
@@ -68,7 +68,7 @@ def test_training_refuses_a_checkpoint_that_runs_code(fastreid_command, tiny_py,
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("name", [*TRAINING, *OTHERS])
+@pytest.mark.parametrize("name", ["load_from", "--resume", *slow("pretrained", "init_cfg", *OTHERS)])
 def test_no_command_goes_where_a_checkpoint_points(forked_command, tiny_py, agsynth, tmp_path, name):
     """In a process of its own, which would die."""
     evil = pointing_checkpoint(tmp_path / "evil.pth", "array", state_dict={}, meta={})
