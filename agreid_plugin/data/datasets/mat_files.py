@@ -6,6 +6,7 @@ damaged bytes ended the process by a signal. It also believes any size: 192 byte
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 import zlib
@@ -41,7 +42,7 @@ def read_mat(path: Path) -> dict[str, Any]:
         content = path.read_bytes()
     try:
         _check_file(content)
-        return scipy.io.loadmat(path, simplify_cells=True)
+        return scipy.io.loadmat(io.BytesIO(content), simplify_cells=True)
     except Exception as error:  # scipy raises half a dozen types, depending on where the file is damaged
         raise InputError(f"{path}: not a readable .mat file: {first_line(error)}") from None
 
@@ -91,11 +92,13 @@ def _check_matrix(part: Part, order: str, depth: int) -> None:
     if not content:
         return  # an empty matrix, which has no parts
     parts = list(_split(content, order))
-    flags, sizes = (_integers(each, order) for each in (*parts, *[(UINT32, content[:0])] * 2)[:2])
-    inside = parts[3:]  # after its name
-    count, kind = math.prod(sizes), flags[0] & 0xFF if flags else 0
+    if len(parts) < 3:
+        raise ValueError("a matrix ends before its name")
+    flags, sizes, inside = _integers(parts[0], order), _integers(parts[1], order), parts[3:]
+    count = math.prod(sizes)
     if len(flags) != 2 or len(sizes) < 2 or min(sizes) < 0 or count > len(content):
         raise ValueError("the size of a matrix is wrong")
+    kind = flags[0] & 0xFF
     if kind == STRUCT:
         count, inside = count * _count_fields(inside, order), inside[2:]
     if kind in (CELL, STRUCT):
