@@ -60,6 +60,8 @@ class HostMethod:
     """The type of the method's backbone."""
     builder: ClassVar[str] = ""
     """The name of a backbone of that type."""
+    takes_any_backbone: ClassVar[bool] = False
+    """Whether the backbone may be the host's or another library's, whose width is `MODEL.BACKBONE.FEAT_DIM`."""
     own_losses: ClassVar[Mapping[str, str]] = {}
     """Losses that the method has built in -> the key of the weight below `group`, empty if there is none."""
     computed_with: ClassVar[Mapping[str, str]] = {}
@@ -287,9 +289,10 @@ def with_feature_width(cfg):
     """Return the configuration with the width of the backbone's features where `MODEL.BACKBONE.FEAT_DIM` is 0.
 
     The backbone is built once more to be asked, from random weights that do not touch the random numbers of the run.
-    Our meta-architectures take the width from theirs, and need no number.
+    Most of our meta-architectures take the width from theirs, and need no number.
     """
-    if cfg.MODEL.BACKBONE.FEAT_DIM or get_method_class(cfg) is not HostMethod:
+    method = get_method_class(cfg)
+    if cfg.MODEL.BACKBONE.FEAT_DIM or not (method is HostMethod or method.takes_any_backbone):
         return cfg
     asked = with_value(cfg, "MODEL.BACKBONE.PRETRAIN", False)
     try:

@@ -15,6 +15,7 @@ from agreid_plugin.methods import vif
 class VIF(HostMethod, vif.VIF):
     """VIF-AGReID on any backbone, built from a configuration."""
 
+    takes_any_backbone = True
     own_losses: ClassVar = {"VIAL": "VIAL_WEIGHT"}
 
     @classmethod

@@ -80,6 +80,19 @@ def test_a_model_of_another_library_learns_in_the_hosts_baseline(configured, mod
         assert net({"images": images}).shape == (4, shape[0])
 
 
+@pytest.mark.parametrize("model", ["timm ConvNeXt", "timm ResNet token"])
+def test_a_model_of_another_library_learns_in_vif(configured, model):
+    *chosen, shape = MODELS[model]
+    cfg = configured(*chosen, "MODEL.META_ARCHITECTURE", "VIF", "MODEL.HEADS.NAME", "BNNeckHead")
+    built = Trainer.build_model(cfg).train()
+    assert built.width == shape[0]
+    with EventStorage():
+        terms = built({"images": torch.rand(4, 3, 64, 32) * 255, "targets": torch.tensor([0, 0, 1, 1])})
+    assert set(terms) == {"loss_cls", "loss_triplet", "loss_vial"}
+    sum(terms.values()).backward()
+    assert all(each.grad is not None for each in built.backbone.parameters() if each.requires_grad)
+
+
 @pytest.mark.parametrize("model", ["timm ViT", "timm ResNet", "mmpretrain Swin", "mmpretrain ViT", "open_clip"])
 def test_weights_come_back_from_a_file(configured, tmp_path, caplog, model):
     *named, _ = MODELS[model]
