@@ -1,7 +1,8 @@
 """A process that has imported everything and forks the `fastreid` command from itself, ended at a chosen event.
 
 Importing torch and a host takes seconds, and a process that has computed gradients cannot be forked to compute more. So
-tests that kill many runs start this one, which has computed nothing, and have it fork each run.
+tests that kill many runs, or whose code starts the command itself, have this one, which has computed nothing, fork each
+run. One serves all workers: it listens at a socket for who asks (`ask_zygote.py`).
 """
 
 import faulthandler
