@@ -89,7 +89,7 @@ def process_count(options: LaunchOptions) -> int:
 
 
 class LabeledImage(NamedTuple):
-    """An image by its path with its labels as batches have them, `UNKNOWN` where nobody knows."""
+    """An image by its path with its labels as in a batch, `UNKNOWN` where they are not known."""
 
     path: str
     view: int

@@ -30,8 +30,8 @@ def report(
     save_results(path, metrics)
     logger.info("results in percent, kept in %s:\n%s", path, format_table(metrics), extra=PRINTED)
     if draws:
-        told = _intervals(metrics, draws)
-        logger.info("95 %% confidence over query identities, %d draws:\n%s", draws, told, extra=PRINTED)
+        table = _intervals(metrics, draws)
+        logger.info("95 %% confidence over query identities, %d draws:\n%s", draws, table, extra=PRINTED)
 
 
 def save_thresholds(
@@ -106,8 +106,8 @@ def _report_once(handler: logging.Handler, record: logging.LogRecord) -> None:
     error = sys.exc_info()[1]
     if not isinstance(error, OSError):
         type(handler).handleError(handler, record)
-    elif not getattr(handler, "told", False):
-        handler.told = True
+    elif not getattr(handler, "reported", False):
+        handler.reported = True
         name = getattr(handler.stream, "name", "the log")
         tqdm.write(f"fastreid: {name} was not written: {error.strerror or error}; the run goes on", file=sys.stderr)
 

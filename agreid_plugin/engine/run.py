@@ -160,7 +160,7 @@ class Host(Protocol):
         """Build the model without its weights, and read what it is evaluated on."""
 
     def facts(self, run: Run, testing: Testing | None) -> dict[str, Any]:
-        """Return what the card of an evaluation is told of the host and its configuration."""
+        """Return host and configuration for the run card of an evaluation."""
 
     def comparison(self, config: Any) -> RankingOptions:
         """Return how the configuration wants features compared."""

@@ -101,7 +101,7 @@ def extract(extraction: Extraction, path: Path, say: Tell) -> tuple[int, int]:
     Args:
         extraction: the images.
         path: the file, which is replaced; see `check_output`.
-        say: called with lines that somebody should read.
+        say: called with lines for the user.
     """
     parts = path.with_name(f"{path.name}{PARTS}")
     with write_error_context(parts):

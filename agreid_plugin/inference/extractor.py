@@ -136,7 +136,7 @@ class Extracted:
     Attributes:
         features: (N, D).
         paths: N files, empty for images that are in none.
-        views: N views: given, told by the model where it can, or None.
+        views: N views: given, predicted by the model where it can, or None.
         kept: their places among all images of the stream.
         bad: files that could not be read.
         frames: those of `paths` that look like a camera's whole frame: they are much wider than tall.
@@ -154,7 +154,7 @@ class Extractor:
     """Makes features of images as `fastreid eval` does, and of sentences where the model reads them.
 
     It may be called from several threads, and changes nothing that it is given. Where a method needs the views of
-    images (ViSA, SVPR-ReID with `MODEL.VIEW given`), those that nobody gives are told by its own view predictor.
+    images (ViSA, SVPR-ReID with `MODEL.VIEW given`), unknown ones are predicted by its own view predictor.
 
     Args:
         model: the model with its weights.
@@ -224,7 +224,7 @@ class Extractor:
         Args:
             images: a path of a file or a folder, a PIL image, an array (H, W, 3) or (B, H, W, 3) of uint8, a tensor
                 (3, H, W) or (B, 3, H, W) of uint8, or of floats from 0 to 1; or any number of these.
-            views: one for all or one for each: `aerial`, `ground`, a `View` or its number; None where nobody knows.
+            views: one for all or one for each: `aerial`, `ground`, a `View` or its number; None where it is not known.
             order: of the colors of arrays and tensors: `RGB`, or `BGR` as `cv2.imread` gives them.
 
         Raises:
@@ -326,9 +326,9 @@ class Extractor:
         features, views = self.embed_images(make_batch(good, [pixels[place][0] for place in kept]))
         paths = tuple(picture.path for picture in good)
         frames = tuple(part[place].path or IN_MEMORY for place in kept if pixels[place][1])
-        told = tuple(map(view_from_label, views.tolist()))
+        seen = tuple(map(view_from_label, views.tolist()))
         places = tuple(start + place for place in kept)
-        return Extracted(self._finished(features, paths), paths, told, places, bad, frames)
+        return Extracted(self._finished(features, paths), paths, seen, places, bad, frames)
 
     def _finished(self, features: Tensor, paths: Sequence[str] | None) -> np.ndarray:
         """Return features as they are given out, none of them without a direction or a number."""

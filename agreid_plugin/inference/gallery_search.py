@@ -141,7 +141,7 @@ def index_folder(
         folder: the images, at any depth.
         cache: the file that keeps the features of the images; see `FeatureCache`.
         skip_bad_images: leave out images that cannot be read, instead of refusing them.
-        say: called with lines that somebody should read.
+        say: called with lines for the user.
     """
     paths, bad = separate(((path, path) for path in _images(folder)), skip_bad_images)
     if not paths:
@@ -159,7 +159,7 @@ def index_folder(
 
 
 def check_view_filter(extractor: Extractor) -> None:
-    """Refuse to keep images of one view that nobody can tell."""
+    """Refuse a filter by views that the model does not predict."""
     if not extractor.model.predicts_views:
         raise InputError(f"--view needs a model that learned to tell views: {TELLS_VIEWS}")
 

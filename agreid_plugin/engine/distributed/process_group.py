@@ -30,7 +30,7 @@ JOINING = 600.0
 """Seconds, at most, that machines wait for one another to start."""
 GRACE = 3.0
 """Seconds in which a process that lost the others waits for one of them to say why."""
-FAILURE, REPORTED, CLAIMED = "failure", "told", "claimed"
+FAILURE, REPORTED, CLAIMED = "failure", "reported", "claimed"
 
 _current: DistributedProcess | None = None
 
@@ -125,9 +125,9 @@ class DistributedProcess:
         try:
             self.store.set(f"waiting/{self.place.rank}", "")
             missing = self._wait_for("waiting", GRACE, or_failure=True)
-            told = read(self.store, FAILURE)
-            if told:
-                return f"{mine}; {told}"
+            failure = read(self.store, FAILURE)
+            if failure:
+                return f"{mine}; {failure}"
             at = [f"process {rank}{_format_step(read(self.store, f'step/{rank}'))}" for rank in missing]
             return f"{mine}; {', '.join(at)} did not come" if at else mine
         except RuntimeError:  # the store is gone with the process that opened it
@@ -172,9 +172,11 @@ def prepare_device(local_rank: int, local_size: int) -> int:
         device = local_rank % torch.cuda.device_count()
         torch.cuda.set_device(device)
         return device
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    threads = int(told) if told.isdigit() else (os.cpu_count() or 1) // local_size
-    torch.set_num_threads(max(1, threads))  # though told so, a server that starts processes may have read it earlier
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    threads = int(asked) if asked.isdigit() else (os.cpu_count() or 1) // local_size
+    torch.set_num_threads(
+        max(1, threads)
+    )  # though that is set, a server that starts processes may have read it earlier
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, str(torch.get_num_threads()))
     return local_rank

@@ -212,7 +212,7 @@ build_training, build_testing = Training, Testing
 
 
 def facts(run: Run, testing: Testing | None) -> dict[str, Any]:  # noqa: ARG001 - mmengine draws its seed when it builds
-    """Return what the card of an evaluation is told of the host and its configuration."""
+    """Return host and configuration for the run card of an evaluation."""
     return card_facts(run.config)
 
 

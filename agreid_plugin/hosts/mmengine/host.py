@@ -121,7 +121,7 @@ def check(run: Run, world_size: int) -> None:
 
 
 def _check_options(cfg: Config, request: Request) -> None:
-    """Refuse options that nothing in the configuration would heed."""
+    """Refuse options that no part of the configuration uses."""
     asked = [name for name in OF_METRIC if getattr(request, name)]
     if asked and not find_metrics(cfg):
         raise _unheeded(asked[0], "MultiProtocolMetric", "test_evaluator")
@@ -248,7 +248,7 @@ build_training, build_testing = Training, Testing
 
 
 def facts(run: Run, testing: Testing | None) -> dict[str, Any]:
-    """Return what the card of an evaluation is told of the host and its configuration."""
+    """Return host and configuration for the run card of an evaluation."""
     if testing is None:
         return {"seed": None, **card_facts(run.config)}
     return {"seed": testing.runner.seed, **card_facts(testing.runner.cfg)}

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import yaml
 from conftest import assert_one_line
 
+from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.engine.run import Request
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation import load_features
@@ -296,3 +298,12 @@ def test_a_checkpoint_is_evaluated_with_the_activation_it_was_trained_with(tiny_
     overrides[1] = str({**towers, "quick_gelu": "auto"})
     with pytest.raises(InputError, match=r"gone.pt is not there to tell which activation"):
         host.resolve(host.read(request))
+
+
+def test_a_run_that_a_launcher_restarts_goes_on_without_being_asked_to(tiny_py, tmp_path):
+    restarted = replace(host.read(Request(str(tiny_py), output=str(tmp_path))), resume=True)
+    assert not host.resolve(restarted).resume  # no checkpoint was written
+    (tmp_path / MARKER).write_text("epoch_1.pth")
+    cfg = host.resolve(restarted)
+    assert (cfg.resume, cfg.load_from) == (True, None)
+    assert not host.resolve(replace(restarted, resume=False)).resume
