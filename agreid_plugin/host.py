@@ -23,7 +23,7 @@ INSTALL = {
 """What a host's absence is answered with."""
 
 
-OF_MMENGINE = (".py", ".json")
+MMENGINE_ENDINGS = (".py", ".json")
 """Endings of configurations that mmengine reads; all others are fast-reid's."""
 
 
@@ -72,6 +72,6 @@ def input_error_in(error: BaseException) -> str | None:
     return None
 
 
-def host_of(config: str | Path) -> str:
+def find_host(config: str | Path) -> str:
     """Return which host reads a configuration, by the ending of its name."""
-    return "mmengine" if Path(config).suffix in OF_MMENGINE else "fastreid"
+    return "mmengine" if Path(config).suffix in MMENGINE_ENDINGS else "fastreid"

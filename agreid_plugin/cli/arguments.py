@@ -239,11 +239,11 @@ def build_extractor(args: argparse.Namespace, normalize: bool = True) -> Extract
         normalize=normalize,
         overrides=args.overrides,
     )
-    used_models.remember(extractor.maker, args.config_file, args.weights, args.overrides)
+    used_models.remember(extractor.fingerprint, args.config_file, args.weights, args.overrides)
     return extractor
 
 
-def recall_model(args: argparse.Namespace, maker: str) -> None:
+def recall_model(args: argparse.Namespace, fingerprint: str) -> None:
     """Fill in the model of a command line that names none but an index, by the fingerprint that the index has.
 
     Raises:
@@ -253,7 +253,7 @@ def recall_model(args: argparse.Namespace, maker: str) -> None:
 
     if args.config_file:
         return
-    known = used_models.recall(maker) if maker else None
+    known = used_models.recall(fingerprint) if fingerprint else None
     if known is None:
         raise InputError(f"the model of index {args.index} is not known here: name it with --config and --weights")
     args.config_file, args.weights = known.config, args.weights or known.weights

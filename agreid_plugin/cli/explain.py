@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from agreid_plugin.cli import arguments
-from agreid_plugin.host import host_of, load_host
+from agreid_plugin.host import find_host, load_host
 
 EXAMPLES = """examples:
   fastreid explain --config projects/ViSA/agsynth.yml
@@ -31,7 +31,7 @@ def add_to(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _explain(args: argparse.Namespace) -> None:
-    host = load_host(host_of(args.config_file), "commands.explain")
+    host = load_host(find_host(args.config_file), "commands.explain")
     for title, rows in host.explain(args.config_file, args.overrides).items():
         print(f"{title}:")
         width = max((len(name) for name, _ in rows), default=0)

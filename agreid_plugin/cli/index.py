@@ -93,10 +93,10 @@ def _build(args: argparse.Namespace) -> None:
     from agreid_plugin.retrieval.index.base import check_kind
 
     check_kind(args.kind)
-    maker, chunks, extraction = _open_source(args)
-    info = build_index(args.index, chunks, kind=args.kind, maker=maker, token=arguments.get_token(args))
+    fingerprint, chunks, extraction = _open_source(args)
+    info = build_index(args.index, chunks, kind=args.kind, fingerprint=fingerprint, token=arguments.get_token(args))
     if extraction is not None:
-        extraction.tell(arguments.print_note)
+        extraction.print_notes(arguments.print_note)
     _print_info(info)
 
 
@@ -105,12 +105,12 @@ def _add(args: argparse.Namespace) -> None:
 
     with open_index(args.index, token=arguments.get_token(args)) as index:  # before a model is built for nothing
         if args.images:
-            arguments.recall_model(args, index.info().maker)
-    maker, chunks, extraction = _open_source(args)
-    with open_index(args.index, write=True, maker=maker, token=arguments.get_token(args)) as index:
+            arguments.recall_model(args, index.info().fingerprint)
+    fingerprint, chunks, extraction = _open_source(args)
+    with open_index(args.index, write=True, fingerprint=fingerprint, token=arguments.get_token(args)) as index:
         added = index.add(chunks)
         if extraction is not None:
-            extraction.tell(arguments.print_note)
+            extraction.print_notes(arguments.print_note)
         print(f"{added} images added")
         _print_info(index.info())
 
@@ -147,7 +147,7 @@ def _open_source(args: argparse.Namespace) -> tuple[str, Iterable[Chunk], Extrac
 
     entries = arguments.list_entries(args)
     extraction = Extraction(arguments.build_extractor(args), entries, args.skip_bad_images)
-    return extraction.extractor.maker, extraction.chunks(), extraction
+    return extraction.extractor.fingerprint, extraction.chunks(), extraction
 
 
 def _print_info(info: Info) -> None:
@@ -161,7 +161,7 @@ def _print_info(info: Info) -> None:
         "images": f"{info.images:,}" + (f", {info.removed:,} removed ones still on the disk" if info.removed else ""),
         "width": str(info.width),
         "size": "the server's" if info.size is None else f"{info.size / 2**20:.1f} MB",
-        "made by": info.maker[:12] or "unknown",
+        "made by": info.fingerprint[:12] or "unknown",
     }
     for name, value in rows.items():
         print(f"{name:<10} {value}")

@@ -77,7 +77,7 @@ def _search(args: argparse.Namespace) -> None:
     from agreid_plugin.inference import gallery_search
 
     if args.index and not args.config_file:
-        arguments.recall_model(args, gallery_search.maker_of_index(args.index, arguments.get_token(args)))
+        arguments.recall_model(args, gallery_search.read_index_fingerprint(args.index, arguments.get_token(args)))
     extractor = arguments.build_extractor(args)
     if args.gallery and args.view:
         gallery_search.check_view_filter(extractor)
@@ -95,7 +95,7 @@ def _open_gallery(args: argparse.Namespace, extractor: Extractor) -> AbstractCon
     from agreid_plugin.inference import gallery_search
 
     if args.index:
-        return gallery_search.opened(args.index, extractor, arguments.get_token(args), arguments.print_note)
+        return gallery_search.open_checked(args.index, extractor, arguments.get_token(args), arguments.print_note)
     return gallery_search.index_folder(extractor, args.gallery, args.cache, args.skip_bad_images, arguments.print_note)
 
 

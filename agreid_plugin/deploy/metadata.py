@@ -23,7 +23,7 @@ class ModelMetadata:
     Attributes:
         package: the version of this package that wrote it.
         method: the model's name.
-        maker: fingerprint of weights and settings, as `fastreid index` keeps it: only equal ones compare.
+        fingerprint: hash of weights and settings, as `fastreid index` keeps it: only equal ones compare.
         tower: `image` or `text`.
         inputs: names of the graph's inputs, in their order; the first is `images`, (B, 3, H, W) of uint8 with red
             first, or `tokens`, (B, L) of int64; `views` and `platforms` are (B,) of int64.
@@ -43,7 +43,7 @@ class ModelMetadata:
 
     package: str
     method: str
-    maker: str
+    fingerprint: str
     tower: str
     inputs: tuple[str, ...]
     width: int
@@ -82,7 +82,7 @@ def _check(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise TypeError("it should be an object")
     found = {each.name: found[each.name] for each in fields(ModelMetadata) if each.name in found}
-    for name in ("package", "method", "maker", "tower", "precision", "views", "interpolation"):
+    for name in ("package", "method", "fingerprint", "tower", "precision", "views", "interpolation"):
         if not isinstance(found[name], str):
             raise TypeError(f"{name} should be a text")
     found["inputs"] = tuple(str(name) for name in found["inputs"])

@@ -24,7 +24,7 @@ from agreid_plugin.engine.checks import MARKER
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation import NUMBERS, Metrics, load_results
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.host import host_of, load_host
+from agreid_plugin.host import find_host, load_host
 from agreid_plugin.trust import OPTION, trusted
 
 COMMAND = (sys.executable, "-m", "agreid_plugin")
@@ -104,7 +104,7 @@ class Run:
 
     def command(self, verb: str, *options: object) -> list[str]:
         """Return the command that trains or evaluates with the run's configuration."""
-        host = host_of(self.config)
+        host = find_host(self.config)
         trust = [OPTION] if trusted() else []
         overrides = [*self.overrides, SEED[host], str(self.seed), *UNCHECKED[host]]
         return [*COMMAND, verb, *map(str, ("--config", self.config, *options)), *trust, "--", *overrides]
@@ -165,12 +165,12 @@ def _plan_row(path: Path, content: Mapping[str, Any], name: Any, folder: Path) -
         )
     file = path.parent / config
     pairs = tuple(text for key, value in overrides.items() for text in (key, repr(value)))
-    reader = load_host(host_of(file), "config.settings")
+    reader = load_host(find_host(file), "config.settings")
     try:
         datasets, settings = reader.read_settings(file, pairs)
     except InputError as error:
         raise InputError(f"{path}: row {row!r}: {str(error).removeprefix('command line: ')}") from None
-    key = SEED[host_of(file)]
+    key = SEED[find_host(file)]
     return [
         Run(row, seed, file, pairs, folder / slug / f"seed{seed}", datasets, {**settings, key: seed})
         for seed in content["seeds"]

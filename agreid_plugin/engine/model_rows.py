@@ -40,7 +40,7 @@ def format_size(pair: Iterable[int]) -> str:
     return "x".join(map(str, pair))
 
 
-def own_loss_rows(model: nn.Module) -> Iterator[Row]:
+def built_in_loss_rows(model: nn.Module) -> Iterator[Row]:
     """Describe the losses that a method brings along, which its keys weigh."""
     needed = getattr(model, "computed_with", {})
     for name, module in model.named_children():

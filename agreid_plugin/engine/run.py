@@ -24,7 +24,7 @@ from agreid_plugin.evaluation.collector import Evaluation
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, computable
 from agreid_plugin.evaluation.ranking_options import RankingOptions
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
-from agreid_plugin.host import host_of, load_host
+from agreid_plugin.host import find_host, load_host
 from agreid_plugin.inference.weights import require_predictor, require_weights
 from agreid_plugin.trust import trust
 
@@ -193,7 +193,7 @@ def run(request: Request) -> None:
 
 
 def _install(request: Request) -> Host:
-    host = load_host(host_of(request.config_file))
+    host = load_host(find_host(request.config_file))
     host.install()
     return host
 

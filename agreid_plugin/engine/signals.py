@@ -63,7 +63,7 @@ class Interruption:
             raise Stopped(number)
         if self.asked is None:
             self.asked, self._since = number, time.monotonic()
-            _tell(number)
+            _print_signal(number)
         elif time.monotonic() - self._since > ONE_SIGNAL:
             raise Stopped(number)
 
@@ -98,14 +98,14 @@ def leave_closed_terminal() -> None:
             os.close(nowhere)
 
 
-def _tell(number: int) -> None:
+def _print_signal(number: int) -> None:
     """Say once that the signal was heard; a process that the command has started leaves that to the command."""
     started = multiprocessing.parent_process() is not None
     if not started and (not dist.is_initialized() or dist.get_rank() == 0):
-        tell(number)
+        print_signal(number)
 
 
-def tell(number: int) -> None:
+def print_signal(number: int) -> None:
     """Say that a signal was heard, without Python's streams: it may have come while they were at work."""
     name = signal.Signals(number).name
     os.write(2, f"fastreid: {name}: finishing what is under way; once more to stop at once\n".encode())

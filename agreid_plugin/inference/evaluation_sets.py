@@ -18,7 +18,7 @@ from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, computable
 from agreid_plugin.evaluation.features import FeatureSet, load_features
 from agreid_plugin.evaluation.ranking_options import RankingOptions
-from agreid_plugin.host import host_of, load_host
+from agreid_plugin.host import find_host, load_host
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.retrieval.index.entries import Entry
 from agreid_plugin.types import Record, View, platform_label, view_label
@@ -59,14 +59,14 @@ def load_kept_features(
 
 
 def _host(config: str | Path) -> ModuleType:
-    return load_host(host_of(config), "inference")
+    return load_host(find_host(config), "inference")
 
 
 def extracted(extractor: Extractor, tested: EvaluationSet) -> FeatureSet:
     """Make the features of a test set's images and, if captions ask, of its captions; show how many are done."""
     by_key: dict[str | int, np.ndarray] = {}
     with tqdm(total=len(tested.records), desc="extracting", unit="image", leave=False, disable=None) as bar:
-        for part in extractor.of_pictures(map(make_picture, tested.records)):
+        for part in extractor.extract_pictures(map(make_picture, tested.records)):
             by_key |= dict(zip(part.paths, part.features, strict=True))
             bar.update(len(part.paths))
     if tested.has_text:

@@ -26,7 +26,7 @@ from agreid_plugin.retrieval.index.folder import WriterLock
 
 CHUNK = 1024  # images that are kept together: what an interruption costs at most
 PARTS = ".parts"  # behind a file's name: the folder of what is done of it
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class Extraction:
@@ -54,7 +54,7 @@ class Extraction:
                 yield Chunk(part, partial(self._made, part, bar), self._key(part))
                 bar.update(before + len(part) - bar.n)  # a chunk that was there already
 
-    def tell(self, say: Tell) -> None:
+    def print_notes(self, say: Notify) -> None:
         """Say what should be known of the images."""
         if self._guessed:
             say(f"the views of {self._guessed} images are what the model takes them for")
@@ -66,7 +66,7 @@ class Extraction:
     def _made(self, part: Sequence[Entry], bar: tqdm) -> Chunk:
         """Return the images of a part that can be read, their views where the model tells them, and the features."""
         entries, features = [], []
-        for batch in self.extractor.of_pictures(map(make_picture, part), self._skip):
+        for batch in self.extractor.extract_pictures(map(make_picture, part), self._skip):
             for place, view in zip(batch.kept, batch.views, strict=True):
                 entries.append(replace(part[place], view=view))
                 self._guessed += part[place].view is None and view is not None
@@ -78,7 +78,7 @@ class Extraction:
 
     def _key(self, part: Sequence[Entry]) -> str:
         """Return what tells features of these images, as they are now, from others."""
-        digest = hashlib.sha256(f"{self.extractor.maker} {self.extractor.normalize}".encode())
+        digest = hashlib.sha256(f"{self.extractor.fingerprint} {self.extractor.normalize}".encode())
         for entry in part:
             digest.update(repr((entry.fields, stamp_file(entry.path))).encode())
         return digest.hexdigest()
@@ -93,7 +93,7 @@ def check_output(path: Path, force: bool) -> None:
         raise InputError(f"{path}: its folder does not exist")
 
 
-def extract(extraction: Extraction, path: Path, say: Tell) -> tuple[int, int]:
+def extract(extraction: Extraction, path: Path, say: Notify) -> tuple[int, int]:
     """Write the features of a gallery to a file; return how many images it has, and how wide their features are.
 
     What is done lies in a folder beside the file until all is: the same call goes on from there.
@@ -117,7 +117,7 @@ def extract(extraction: Extraction, path: Path, say: Tell) -> tuple[int, int]:
         lock.release()
         if not any(parts.glob("*.npz")):  # all is done, or nothing
             shutil.rmtree(parts)
-    extraction.tell(say)
+    extraction.print_notes(say)
     return sum(count for count, _ in sizes), sizes[0][1]
 
 
@@ -126,7 +126,7 @@ def _join(chunks: Callable[[], Iterator[VectorChunk]], path: Path, extractor: Ex
     sizes = [chunk.vectors.shape for chunk in chunks()]
     if not sizes:
         raise InputError(f"{path} would be empty: no image could be read")
-    about = {"maker": extractor.maker, "normalized": extractor.normalize}
+    about = {"fingerprint": extractor.fingerprint, "normalized": extractor.normalize}
     with write_error_context(path), atomic_write(path) as draft:
         write_features(draft, path.suffix, chunks, about)
     return sizes
@@ -152,7 +152,7 @@ def _chunks(files: Sequence[Path]) -> Iterator[VectorChunk]:
             yield VectorChunk(entries, arrays["features"])
 
 
-def _remove_others(parts: Path, kept: Sequence[Path], say: Tell) -> None:
+def _remove_others(parts: Path, kept: Sequence[Path], say: Notify) -> None:
     """Remove what an earlier call made of other images, weights or settings."""
     others = set(parts.glob("*.npz")) - set(kept)
     if others:

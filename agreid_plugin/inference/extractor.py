@@ -26,7 +26,7 @@ from agreid_plugin.data.captions import clean
 from agreid_plugin.data.images import Picture, iter_pictures
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.validation import as_features
-from agreid_plugin.host import host_of, load_host
+from agreid_plugin.host import find_host, load_host
 from agreid_plugin.inference.weights import CLASSIFIERS, PREDICTOR, require_predictor, sha256
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.retrieval.index.entries import unit_vectors
@@ -48,7 +48,7 @@ class Settings:
 
     Attributes:
         name: what messages call the model.
-        maker: tells its features from those of other weights, models and sizes of images.
+        fingerprint: tells its features from those of other weights, models and sizes of images.
         transform: from a picture to its pixels, (3, H, W) from 0 to 255.
         device: where it is.
         batch_size: images that go through it together.
@@ -57,7 +57,7 @@ class Settings:
     """
 
     name: str
-    maker: str
+    fingerprint: str
     transform: Callable[[Image.Image], Tensor]
     device: torch.device
     batch_size: int
@@ -193,7 +193,7 @@ class Extractor:
             InputError: something of it is missing or does not fit; see its line.
         """
         _check_device(device)
-        host = load_host(host_of(config), "inference")
+        host = load_host(find_host(config), "inference")
         return cls(host.load_model(config, weights, list(overrides), device), batch_size, normalize)
 
     def make_untrained(self, config: str | Path, overrides: Sequence[str] = (), seed: int = 0) -> Extractor:
@@ -201,11 +201,11 @@ class Extractor:
 
         Files that training would start from are not read: it knows nothing.
         """
-        host = load_host(host_of(config), "inference")
+        host = load_host(find_host(config), "inference")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             network = host.build_network(config, list(overrides))
-        settings = replace(self.settings, maker=f"untrained {seed} {self.maker}")
+        settings = replace(self.settings, fingerprint=f"untrained {seed} {self.fingerprint}")
         return Extractor(type(self.model)(network, settings))
 
     @property
@@ -214,9 +214,9 @@ class Extractor:
         return self.model.settings
 
     @property
-    def maker(self) -> str:
+    def fingerprint(self) -> str:
         """What tells features of this model and its weights from others; it is the same in every process."""
-        return self.settings.maker
+        return self.settings.fingerprint
 
     def __call__(self, images: Any, views: Any = None, *, order: str = "RGB") -> np.ndarray:
         """Return one feature an image, (N, D) of float32; N is 1 for a single image.
@@ -246,9 +246,9 @@ class Extractor:
             order: as of a call.
             skip_bad_images: leave out images that cannot be read, and name them in `bad`, instead of refusing them.
         """
-        return self.of_pictures(iter_pictures(images, views, order), skip_bad_images)
+        return self.extract_pictures(iter_pictures(images, views, order), skip_bad_images)
 
-    def of_pictures(self, found: Iterable[Picture], skip_bad_images: bool = False) -> Iterator[Extracted]:
+    def extract_pictures(self, found: Iterable[Picture], skip_bad_images: bool = False) -> Iterator[Extracted]:
         """Give the features of pictures; see `stream`."""
         found, waiting, start = iter(found), deque(), 0
         with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as pool:
@@ -366,7 +366,7 @@ def _result(read: Future) -> tuple[Tensor, bool] | None:
         return None
 
 
-def compute_maker(settings: Any, weights: str | Path) -> str:
+def compute_fingerprint(settings: Any, weights: str | Path) -> str:
     """Return what tells features made by these settings and this weight file from others."""
     return sha256(weights, json.dumps([__version__, settings], sort_keys=True, default=str).encode())
 

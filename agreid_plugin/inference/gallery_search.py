@@ -26,7 +26,7 @@ from agreid_plugin.retrieval.index import (
     SearchResult,
     Where,
     build_index,
-    check_maker,
+    check_fingerprint,
     open_index,
     search_queries,
 )
@@ -34,8 +34,10 @@ from agreid_plugin.retrieval.listing import BAD_NAMES, separate
 from agreid_plugin.types import View, view_label
 
 ONE_TOKEN = 3  # start and end of a sentence stand around it
-TELLS_VIEWS = "ViSA or SVPR trained with this package, or TAGCLIP with MODEL.TAG_CLIP.BLOCK hr_moe and VIEW_LOSS True"
-Tell = Callable[[str], None]
+PREDICTING_METHODS = (
+    "ViSA or SVPR trained with this package, or TAGCLIP with MODEL.TAG_CLIP.BLOCK hr_moe and VIEW_LOSS True"
+)
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -113,26 +115,26 @@ def _note_itself(result: SearchResult) -> Iterator[str]:
             yield f"rank {rank} is the query's file itself, which is in the gallery"
 
 
-def maker_of_index(uri: str, token: str) -> str:
+def read_index_fingerprint(uri: str, token: str) -> str:
     """Return the fingerprint of the model that made an index; empty where nothing is known of it."""
     with open_index(uri, token=token) as index:
-        return index.info().maker
+        return index.info().fingerprint
 
 
 @contextmanager
-def opened(uri: str, extractor: Extractor, token: str, say: Tell) -> Iterator[GalleryIndex]:
+def open_checked(uri: str, extractor: Extractor, token: str, say: Notify) -> Iterator[GalleryIndex]:
     """Open an index to search with a model, which has to be the one that made it."""
     with open_index(uri, token=token) as index:
-        if index.info().maker:
-            check_maker(index.info(), extractor.maker)
+        if index.info().fingerprint:
+            check_fingerprint(index.info(), extractor.fingerprint)
         else:
-            say(f"nobody knows what made the vectors of {uri}: results mean something if it was this model")
+            say(f"the vectors of {uri} have no fingerprint: results are right only if this model made them")
         yield index
 
 
 @contextmanager
 def index_folder(
-    extractor: Extractor, folder: str, cache: str | None, skip_bad_images: bool, say: Tell
+    extractor: Extractor, folder: str, cache: str | None, skip_bad_images: bool, say: Notify
 ) -> Iterator[GalleryIndex]:
     """Give an exact index of a folder's images, for as long as it is needed.
 
@@ -148,7 +150,7 @@ def index_folder(
         raise InputError(f"{describe_images(bad, BAD_NAMES)}: no other image is in the gallery")
     if bad:
         say(f"left out: {describe_images(bad, BAD_NAMES)}")
-    store = FeatureCache(cache, extractor.maker if cache else "")
+    store = FeatureCache(cache, extractor.fingerprint if cache else "")
     if store.outdated:
         say(f"{cache} is of other weights or another configuration: made anew")
     _fill(store, extractor, paths, skip_bad_images, say)
@@ -161,10 +163,10 @@ def index_folder(
 def check_view_filter(extractor: Extractor) -> None:
     """Refuse a filter by views that the model does not predict."""
     if not extractor.model.predicts_views:
-        raise InputError(f"--view needs a model that learned to tell views: {TELLS_VIEWS}")
+        raise InputError(f"--view needs a model that learned to predict views: {PREDICTING_METHODS}")
 
 
-def _fill(store: FeatureCache, extractor: Extractor, paths: Sequence[str], skip_bad: bool, say: Tell) -> None:
+def _fill(store: FeatureCache, extractor: Extractor, paths: Sequence[str], skip_bad: bool, say: Notify) -> None:
     """Make the features that are missing; what was made stays in the store in any case."""
     bad, frames = [], []
     missing = store.missing(paths)

@@ -33,21 +33,21 @@ class UsedModel:
     overrides: tuple[str, ...] = ()
 
 
-def remember(maker: str, config: str | Path, weights: str | Path | None, overrides: Sequence[str] = ()) -> None:
+def remember(fingerprint: str, config: str | Path, weights: str | Path | None, overrides: Sequence[str] = ()) -> None:
     """Keep what a model is built of by its fingerprint; where that cannot be written, nothing is kept."""
     model = UsedModel(os.path.abspath(config), os.path.abspath(weights) if weights else None, tuple(overrides))
-    known = {key: value for key, value in _read().items() if key != maker}
-    kept = {**dict(list(known.items())[1 - KEPT :]), maker: asdict(model)}
+    known = {key: value for key, value in _read().items() if key != fingerprint}
+    kept = {**dict(list(known.items())[1 - KEPT :]), fingerprint: asdict(model)}
     with suppress(OSError):
         _file().parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(_file()) as draft:
             draft.write_text(json.dumps(kept, indent=1), encoding="utf-8")
 
 
-def recall(maker: str) -> UsedModel | None:
+def recall(fingerprint: str) -> UsedModel | None:
     """Return what the model of a fingerprint is built of; None if this user has made no features with it."""
     try:
-        known = UsedModel(**_read()[maker])
+        known = UsedModel(**_read()[fingerprint])
         return UsedModel(str(known.config), known.weights and str(known.weights), tuple(map(str, known.overrides)))
     except (LookupError, TypeError):
         return None

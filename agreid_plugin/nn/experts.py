@@ -180,7 +180,7 @@ class TokenExperts(nn.Module):
         return self.proj(mixed.transpose(1, 2).flatten(2), counts)
 
 
-def run_in_own_precision(layer: nn.Module, values: Tensor) -> Tensor:
+def run_in_weight_precision(layer: nn.Module, values: Tensor) -> Tensor:
     """Apply a layer in the precision of its weights inside autocast too: a choice should not depend on rounding."""
     with torch.autocast(values.device.type, enabled=False):
         return layer(values.to(next(layer.parameters()).dtype))

@@ -32,7 +32,7 @@ class FeatureCache:
 
     Args:
         path: the file to read, if it exists, and to `save` to; None keeps everything in memory.
-        maker: fingerprint of the model; features of another one are dropped.
+        fingerprint: hash of the model; features of another one are dropped.
 
     Attributes:
         outdated: whether the file held features of another model.
@@ -41,8 +41,8 @@ class FeatureCache:
         InputError: the file is something else.
     """
 
-    def __init__(self, path: str | Path | None, maker: str):
-        self.path, self.maker = None if path is None else Path(path), maker
+    def __init__(self, path: str | Path | None, fingerprint: str):
+        self.path, self.fingerprint = None if path is None else Path(path), fingerprint
         self.outdated = False
         self._stamps: dict[str, FileStamp] = {}
         self._known: dict[FileStamp, tuple[np.ndarray, int]] = {}
@@ -76,7 +76,7 @@ class FeatureCache:
             return
         now = {stamp[0]: stamp for stamp in self._stamps.values()}
         kept = [stamp for stamp in self._known if now.get(stamp[0], stamp) == stamp and os.path.exists(stamp[0])]
-        about = json.dumps({"kind": KIND, "maker": self.maker, "files": kept})
+        about = json.dumps({"kind": KIND, "fingerprint": self.fingerprint, "files": kept})
         arrays: dict[str, Any] = {
             "about": np.frombuffer(about.encode(), dtype=np.uint8),
             "features": np.array([self._known[stamp][0] for stamp in kept], dtype=np.float32),
@@ -95,7 +95,7 @@ class FeatureCache:
                 raise ValueError(f"its kind is {about['kind']}")
             stamps = [(str(name), int(size), int(time)) for name, size, time in about["files"]]
             known = dict(zip(stamps, zip(features, map(int, views), strict=True), strict=True))
-            self.outdated = about["maker"] != self.maker
+            self.outdated = about["fingerprint"] != self.fingerprint
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"{path} is no cache of gallery features ({_reason(error, path)}): choose another name, or remove it"

@@ -60,7 +60,7 @@ def write_features(path: Path, ending: str, chunks: Callable[[], Iterator[Vector
         path: the file, which is replaced.
         ending: one of `ENDINGS`, which chooses the format.
         chunks: returns the chunks, one image or more each; called several times, since an npz is written by columns.
-        about: metadata of all features, with the `maker`.
+        about: metadata of all features, with the `fingerprint`.
     """
     write = write_parquet if ending.lower() == ".parquet" else write_npz
     write(path, chunks, {"kind": KIND, **about})
@@ -80,10 +80,10 @@ def read_features(path: str | Path) -> tuple[str, Iterator[VectorChunk]]:
         >>> chunk = VectorChunk([Entry("a.jpg", camera=3), Entry("b.jpg")], np.eye(2))
         >>> with TemporaryDirectory() as folder:
         ...     file = Path(folder, "features.npz")
-        ...     write_features(file, ".npz", lambda: iter([chunk]), {"maker": "a model"})
-        ...     maker, chunks = read_features(file)
+        ...     write_features(file, ".npz", lambda: iter([chunk]), {"fingerprint": "a model"})
+        ...     fingerprint, chunks = read_features(file)
         ...     (again,) = chunks
-        >>> maker, [(entry.path, entry.camera) for entry in again.entries], again.vectors.tolist()
+        >>> fingerprint, [(entry.path, entry.camera) for entry in again.entries], again.vectors.tolist()
         ('a model', [('a.jpg', 3), ('b.jpg', -1)], [[1.0, 0.0], [0.0, 1.0]])
     """
     path = require_existing(path)
@@ -118,11 +118,11 @@ def build_entry(row: Mapping[str, Any]) -> Entry:
     )
 
 
-def read_maker(path: Path, about: Any) -> str:
+def read_fingerprint(path: Path, about: Any) -> str:
     """Return the model's fingerprint from a file's metadata."""
-    if not isinstance(about, dict) or about.get("kind") != KIND or not isinstance(about.get("maker"), str):
+    if not isinstance(about, dict) or about.get("kind") != KIND or not isinstance(about.get("fingerprint"), str):
         raise InputError(f"{path} has no features that 'fastreid extract' wrote")
-    return about["maker"]
+    return about["fingerprint"]
 
 
 @contextmanager
@@ -153,8 +153,8 @@ def write_npz(path: Path, chunks: Callable[[], Iterator[VectorChunk]], about: di
 def read_npz(path: Path) -> tuple[str, Iterator[VectorChunk]]:
     """Return the model's fingerprint, and the chunks; see `read_features`."""
     with readable_errors(path), zipfile.ZipFile(path) as archive, archive.open("about.npy") as file:
-        maker = read_maker(path, parse_json_bytes(np.lib.format.read_array(file, allow_pickle=False), path))
-    return maker, _npz_chunks(path)
+        fingerprint = read_fingerprint(path, parse_json_bytes(np.lib.format.read_array(file, allow_pickle=False), path))
+    return fingerprint, _npz_chunks(path)
 
 
 def _text_sizes(chunks: Iterator[VectorChunk]) -> tuple[int, int, dict[str, int]]:
@@ -234,8 +234,8 @@ def write_parquet(path: Path, chunks: Callable[[], Iterator[VectorChunk]], about
 def read_parquet(path: Path) -> tuple[str, Iterator[VectorChunk]]:
     """Return the model's fingerprint, and the chunks; see `read_features`."""
     with readable_errors(path), require_pyarrow().parquet.ParquetFile(path) as file:
-        maker = read_maker(path, json.loads((file.schema_arrow.metadata or {}).get(b"about", b"{}")))
-    return maker, _parquet_chunks(path)
+        fingerprint = read_fingerprint(path, json.loads((file.schema_arrow.metadata or {}).get(b"about", b"{}")))
+    return fingerprint, _parquet_chunks(path)
 
 
 def _table(chunk: VectorChunk, about: dict[str, Any]) -> Any:

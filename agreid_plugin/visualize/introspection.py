@@ -43,7 +43,7 @@ def compute_expert_usage(extractor: Extractor, records: Sequence[Record]) -> lis
         counted: dict[tuple[int, int], UsageByModule] = {}
         with tqdm(total=len(records), desc="asking experts", unit="image", leave=False, disable=None) as bar:
             for place in sorted(by_place):
-                for part in extractor.of_pictures(map(make_picture, by_place[place])):
+                for part in extractor.extract_pictures(map(make_picture, by_place[place])):
                     bar.update(len(part.paths))
                 counted[place] = counter.take()
     finally:

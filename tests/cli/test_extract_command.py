@@ -72,8 +72,8 @@ def test_a_parquet_file_has_the_same(extract, tmp_path):
     np.testing.assert_array_equal(np.array(table["features"].to_pylist(), np.float32), found["features"])
     makers, entries = [], []
     for name in ("f.npz", "f.parquet"):
-        maker, chunks = read_features(tmp_path / name)
-        makers.append(maker)
+        fingerprint, chunks = read_features(tmp_path / name)
+        makers.append(fingerprint)
         entries.append([entry for chunk in chunks for entry in chunk.entries])
     assert makers[0] == makers[1] != ""
     assert entries[0] == entries[1]

@@ -184,7 +184,7 @@ def test_a_model_without_a_view_router(search, made, tmp_path):
     assert outcome.code == 0, outcome.err
     assert len(rows(outcome.out)) == IMAGES
     assert "view" not in outcome.out
-    assert_one_line(search(*other, "--view", "aerial"), "--view needs a model that learned to tell views", "hr_moe")
+    assert_one_line(search(*other, "--view", "aerial"), "--view needs a model that learned to predict views", "hr_moe")
 
 
 @pytest.mark.parametrize(

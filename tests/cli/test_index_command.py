@@ -293,7 +293,7 @@ def test_features_of_an_evaluation(fastreid_command, index, model, records, tmp_
     assert index("build", "--index", tmp_path / "i", "--features", tmp_path / "eval.npz").code == 0
     found = fastreid_command("search", *model, "--index", tmp_path / "i", "--image", records[0].path, "--top", 1)
     assert found.code == 0, found.err
-    assert found.err.startswith(f"fastreid: nobody knows what made the vectors of {tmp_path / 'i'}")
+    assert found.err.startswith(f"fastreid: the vectors of {tmp_path / 'i'} have no fingerprint")
     assert found.out.splitlines()[-2].endswith(records[0].path)
 
 

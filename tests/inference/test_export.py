@@ -146,7 +146,7 @@ def test_a_file_says_what_it_is(made, export):
     ]
     metadata = {each.key: each.value for each in onnx.load(path).metadata_props}
     described = json.loads(metadata["agreid_plugin"])
-    assert described["maker"] == Extractor.from_config(made / "visa.yml", made / "visa.pth").maker
+    assert described["fingerprint"] == Extractor.from_config(made / "visa.yml", made / "visa.pth").fingerprint
     assert (described["size"], described["interpolation"], described["channels"]) == ([32, 16], "bicubic", "RGB")
     assert (described["package"], described["method"], described["width"]) == (__version__, "ViSA", 32)
     assert (described["inputs"], described["views"], described["unknown_views"]) == (["images", "views"], "given", True)

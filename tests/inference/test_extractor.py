@@ -173,19 +173,21 @@ def test_threads_do_not_disturb_each_other(visa, paths):
         np.testing.assert_allclose(features, visa(job), atol=3e-5)
 
 
-def test_a_maker_is_that_of_weights_and_settings(made, visa, tmp_path):
-    def maker(weights=made / "visa.pth", *overrides):
-        return Extractor.from_config(made / "visa.yml", weights, overrides=overrides).maker
+def test_a_fingerprint_is_that_of_weights_and_settings(made, visa, tmp_path):
+    def fingerprint(weights=made / "visa.pth", *overrides):
+        return Extractor.from_config(made / "visa.yml", weights, overrides=overrides).fingerprint
 
     shutil.copy(made / "visa.pth", tmp_path / "same.pth")
-    assert maker(tmp_path / "same.pth", "MODEL.HEADS.NUM_CLASSES", "4", "SOLVER.MAX_EPOCH", "9") == visa.maker
+    assert (
+        fingerprint(tmp_path / "same.pth", "MODEL.HEADS.NUM_CLASSES", "4", "SOLVER.MAX_EPOCH", "9") == visa.fingerprint
+    )
     stored = torch.load(made / "visa.pth")
     stored["model"]["head.norm.bias"].add_(1)
     torch.save(stored, tmp_path / "other.pth")
-    assert maker(tmp_path / "other.pth") != visa.maker
-    assert maker(made / "visa.pth", "MODEL.VIEW", "predicted") != visa.maker
-    untrained = [visa.make_untrained(made / "visa.yml", seed=seed).maker for seed in (0, 1)]
-    assert len({*untrained, visa.maker}) == 3
+    assert fingerprint(tmp_path / "other.pth") != visa.fingerprint
+    assert fingerprint(made / "visa.pth", "MODEL.VIEW", "predicted") != visa.fingerprint
+    untrained = [visa.make_untrained(made / "visa.yml", seed=seed).fingerprint for seed in (0, 1)]
+    assert len({*untrained, visa.fingerprint}) == 3
 
 
 def test_a_model_of_the_hosts_own(market, tmp_path):
@@ -227,7 +229,7 @@ def test_both_hosts_give_the_same(made, visa, paths, config_py):
     np.testing.assert_allclose(ours(paths), visa(paths), atol=5e-5)
     predicting = Extractor.from_config(config_py, made / "visa.pth", overrides=["model.view", "predicted"])
     np.testing.assert_allclose(predicting(paths), visa(paths), atol=5e-5)
-    assert len({ours.maker, predicting.maker, visa.maker}) == 3
+    assert len({ours.fingerprint, predicting.fingerprint, visa.fingerprint}) == 3
 
 
 def test_sentences_and_images_of_one_model_of_mmengine(paths, tmp_path):

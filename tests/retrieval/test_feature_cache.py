@@ -20,8 +20,8 @@ def files(tmp_path) -> list[str]:
     return [str(tmp_path / f"{name}.jpg") for name in "abc"]
 
 
-def filled(path, files, maker="m") -> FeatureCache:
-    store = FeatureCache(path, maker)
+def filled(path, files, fingerprint="m") -> FeatureCache:
+    store = FeatureCache(path, fingerprint)
     for number, file in enumerate(store.missing(files)):
         store.put(file, np.full(2, number, dtype=np.float32), [A, G, UNKNOWN][number % 3])
     store.save()
@@ -55,7 +55,7 @@ def test_a_changed_file_is_missing_and_a_removed_one_forgotten(tmp_path, files):
     assert len(np.load(cache)["features"]) == 2
 
 
-def test_features_of_another_maker_are_forgotten(tmp_path, files):
+def test_features_of_another_model_are_forgotten(tmp_path, files):
     cache = tmp_path / "c.npz"
     filled(cache, files)
     before = cache.read_bytes()

@@ -18,15 +18,15 @@ IMAGES, FEATURES = entries(COUNT), vectors(COUNT)
 @pytest.fixture(params=[".npz", ".parquet"])
 def file(request, tmp_path):
     path = tmp_path / f"f{request.param}"
-    write_features(path, request.param, lambda: chunks(IMAGES, FEATURES), {"maker": "m"})
+    write_features(path, request.param, lambda: chunks(IMAGES, FEATURES), {"fingerprint": "m"})
     return path
 
 
 def test_what_is_written_is_read(file, monkeypatch):
     monkeypatch.setattr(feature_files, "CHUNK", 40)
-    maker, found = read_features(file)
+    fingerprint, found = read_features(file)
     found = list(found)
-    assert maker == "m"
+    assert fingerprint == "m"
     assert all(chunk.vectors.flags.writeable for chunk in found)  # or torch warns
     assert max(len(chunk.entries) for chunk in found) <= 50
     assert [entry for chunk in found for entry in chunk.entries] == IMAGES
@@ -34,12 +34,12 @@ def test_what_is_written_is_read(file, monkeypatch):
 
 
 def test_an_npz_is_numpys_own(tmp_path):
-    write_features(tmp_path / "f.npz", ".npz", lambda: chunks(IMAGES, FEATURES), {"maker": "m"})
+    write_features(tmp_path / "f.npz", ".npz", lambda: chunks(IMAGES, FEATURES), {"fingerprint": "m"})
     arrays = np.load(tmp_path / "f.npz")
     assert set(arrays) == {"features", "about", *COLUMNS}
     assert arrays["features"].shape == (COUNT, WIDTH)
     assert arrays["path"].tolist() == [entry.path for entry in IMAGES]
-    assert json.loads(arrays["about"].tobytes()) == {"kind": KIND, "maker": "m"}
+    assert json.loads(arrays["about"].tobytes()) == {"kind": KIND, "fingerprint": "m"}
 
 
 def read(path) -> None:
@@ -71,7 +71,7 @@ def test_other_files_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["path", "features"])
 def test_columns_of_other_lengths_or_kinds_are_refused(tmp_path, name):
-    write_features(tmp_path / "f.npz", ".npz", lambda: chunks(IMAGES, FEATURES), {"maker": "m"})
+    write_features(tmp_path / "f.npz", ".npz", lambda: chunks(IMAGES, FEATURES), {"fingerprint": "m"})
     for array in (np.ones((COUNT - 1, 3)), np.array([None] * COUNT)):
         with zipfile.ZipFile(tmp_path / "f.npz") as old, zipfile.ZipFile(tmp_path / "g.npz", "w") as new:
             for member in old.namelist():

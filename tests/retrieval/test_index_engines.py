@@ -23,7 +23,7 @@ def uri(request, tmp_path) -> str:
 @pytest.fixture(scope="module", params=["folder", "gallery.db"])
 def index(request, tmp_path_factory):
     uri = tmp_path_factory.mktemp("index") / request.param
-    build_index(uri, chunks(IMAGES, FEATURES), maker="m")
+    build_index(uri, chunks(IMAGES, FEATURES), fingerprint="m")
     with open_index(uri) as opened:
         yield opened
 
@@ -91,7 +91,7 @@ def test_what_is_known_of_an_image_comes_back(index):
 
 def test_info_tells_what_an_index_holds(index):
     info = index.info()
-    assert (info.images, info.width, info.maker, info.chunks, info.complete) == (COUNT, WIDTH, "m", 4, True)
+    assert (info.images, info.width, info.fingerprint, info.chunks, info.complete) == (COUNT, WIDTH, "m", 4, True)
     assert (info.kind, info.recall, info.removed, info.effort) == ("flat", 1.0, 0, 0)
     assert info.size > COUNT * WIDTH * 4
     assert info.backend == ("milvus-lite" if info.uri.endswith(".db") else "faiss")
@@ -161,21 +161,21 @@ def test_an_interrupted_build_goes_on(uri):
             yield Chunk(IMAGES[start : start + 20], make)
 
     with pytest.raises(KeyboardInterrupt):
-        build_index(uri, some(3), maker="m")
+        build_index(uri, some(3), fingerprint="m")
     with pytest.raises(InputError, match="is not finished: build it again, which goes on where it stopped"):
         open_index(uri)
     with pytest.raises(InputError, match=r"has vectors of other weights .*'m', not 'other'"):
-        build_index(uri, some(99), maker="other")
+        build_index(uri, some(99), fingerprint="other")
     with pytest.raises(InputError, match="was begun with kind chosen by size, not ivf"):
-        build_index(uri, some(99), maker="m", kind="ivf")
-    assert build_index(uri, some(99), maker="m").chunks == 8
+        build_index(uri, some(99), fingerprint="m", kind="ivf")
+    assert build_index(uri, some(99), fingerprint="m").chunks == 8
     assert made == list(range(0, COUNT, 20))
-    with open_index(uri, maker="m") as index:
+    with open_index(uri, fingerprint="m") as index:
         assert_same(index.search(QUERIES, 7), IMAGES, FEATURES, QUERIES, 7, Where())
     with pytest.raises(InputError, match="is finished: add to it, or remove it first"):
-        build_index(uri, some(99), maker="m")
+        build_index(uri, some(99), fingerprint="m")
     with pytest.raises(InputError, match="has vectors of other weights"):
-        open_index(uri, maker="other")
+        open_index(uri, fingerprint="other")
 
 
 def test_what_makes_no_sense_is_refused(index):

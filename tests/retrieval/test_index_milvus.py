@@ -46,7 +46,7 @@ def test_a_server_is_asked_the_same_way(tmp_path, truth):
     server, base, port = start_server_in_thread(str(tmp_path / "served"), host="127.0.0.1", port=0)
     try:
         uri = f"http://127.0.0.1:{port}#people"
-        info = build_index(uri, chunks(IMAGES, FEATURES, 200), maker="m")
+        info = build_index(uri, chunks(IMAGES, FEATURES, 200), fingerprint="m")
         assert (info.backend, info.images, info.chunks, info.size) == ("milvus", COUNT, 3, None)
         with open_index(uri, write=True) as index:
             assert paths(index.search(QUERIES, 10)) == truth[Where().key]

@@ -19,7 +19,7 @@ from agreid_plugin.engine.distributed.environment import RankInfo
 from agreid_plugin.engine.distributed.process_group import FAILURE
 from agreid_plugin.engine.distributed.rendezvous import read, silence
 from agreid_plugin.engine.distributed.worker import ERROR, LOST, Child, ProcessTask, Report, start
-from agreid_plugin.engine.signals import ONE_SIGNAL, ignore_hangups, leave_closed_terminal, take_signals, tell
+from agreid_plugin.engine.signals import ONE_SIGNAL, ignore_hangups, leave_closed_terminal, print_signal, take_signals
 from agreid_plugin.errors import RunError, Stopped
 
 ON_REQUEST = (128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -80,7 +80,7 @@ class Watch:
         if not self.asked:
             self.asked, self._since = number, time.monotonic()
             leave_closed_terminal()
-            tell(number)
+            print_signal(number)
             self._send(signal.SIGTERM if number == signal.SIGHUP else number)  # they ignore a hang-up
         elif time.monotonic() - self._since > ONE_SIGNAL:
             self._send(signal.SIGKILL)

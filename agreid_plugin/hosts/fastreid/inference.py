@@ -18,7 +18,7 @@ from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.evaluator import comparison, test_sets
 from agreid_plugin.hosts.fastreid.models.base import HostMethod, build_for_inference
 from agreid_plugin.hosts.fastreid.models.clip import with_activation
-from agreid_plugin.inference.extractor import ExtractionModel, Settings, compute_maker
+from agreid_plugin.inference.extractor import ExtractionModel, Settings, compute_fingerprint
 from agreid_plugin.inference.weights import load_weights, require_weights
 from agreid_plugin.types import Batch
 
@@ -62,7 +62,7 @@ def load_model(
     left_out = load_weights(model, cfg.MODEL.WEIGHTS)
     settings = Settings(
         name=cfg.MODEL.META_ARCHITECTURE,
-        maker=_maker(cfg),
+        fingerprint=_compute_fingerprint(cfg),
         transform=build_transforms(cfg, is_train=False),
         device=torch.device(cfg.MODEL.DEVICE),
         batch_size=cfg.TEST.IMS_PER_BATCH,
@@ -90,10 +90,10 @@ def _configured(config: str | Path, weights: str | Path | None, overrides: Seque
     return with_activation(with_attributes(cfg))
 
 
-def _maker(cfg) -> str:
+def _compute_fingerprint(cfg) -> str:
     cfg = with_value(cfg, "MODEL.HEADS.NUM_CLASSES", 0)  # a run writes it down, its recipe does not
     model = {key: value for key, value in cfg.MODEL.items() if key not in IRRELEVANT}
-    return compute_maker([model, cfg.INPUT, cfg.TEST.FLIP.ENABLED], cfg.MODEL.WEIGHTS)
+    return compute_fingerprint([model, cfg.INPUT, cfg.TEST.FLIP.ENABLED], cfg.MODEL.WEIGHTS)
 
 
 def read_test_sets(config: str | Path, overrides: Sequence[str]) -> list[EvaluationSet]:

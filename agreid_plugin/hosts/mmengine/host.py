@@ -42,8 +42,8 @@ from agreid_plugin.hosts.mmengine.engine.runner import (
     CommandRunner,
     StepReporter,
     check_batches,
-    method_of,
-    metrics_of,
+    get_method,
+    get_metrics,
     plain_model,
 )
 from agreid_plugin.hosts.mmengine.inference import comparison, find_metrics  # noqa: F401 - part of the host
@@ -51,12 +51,12 @@ from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPERS
 from agreid_plugin.inference.weights import load_weights
 
 VIEW_KEY = "model.view"
-OF_TRAINING = (
+TRAINING_KEYS = (
     *("train_dataloader", "train_cfg", "optim_wrapper", "param_scheduler", "val_dataloader", "val_cfg"),
     "val_evaluator",
 )
 """Keys that an evaluation does without."""
-OF_METRIC = ("rerank", "save_features", "calibrate", "bootstrap")
+METRIC_OPTIONS = ("rerank", "save_features", "calibrate", "bootstrap")
 """Options of `fastreid eval` that only our metric heeds."""
 
 
@@ -78,7 +78,7 @@ def read(request: Request) -> Run:
 def _read_for_evaluation(cfg: Config, request: Request) -> Run:
     cfg.work_dir = request.output or str(Path(_work_dir(cfg)) / "eval")  # the run's own files stay as they are
     weights = request.weights or cfg.get("load_from")
-    cfg.update(dict.fromkeys(OF_TRAINING), load_from=None, resume=False)
+    cfg.update(dict.fromkeys(TRAINING_KEYS), load_from=None, resume=False)
     for part in _own_datasets(cfg) if request.protocols else ():
         part["protocols"] = request.protocols
     for part in find_metrics(cfg):
@@ -122,7 +122,7 @@ def check(run: Run, world_size: int) -> None:
 
 def _check_options(cfg: Config, request: Request) -> None:
     """Refuse options that no part of the configuration uses."""
-    asked = [name for name in OF_METRIC if getattr(request, name)]
+    asked = [name for name in METRIC_OPTIONS if getattr(request, name)]
     if asked and not find_metrics(cfg):
         raise _unheeded(asked[0], "MultiProtocolMetric", "test_evaluator")
     if request.protocols and not _own_datasets(cfg):
@@ -220,8 +220,8 @@ class Testing:
     def __init__(self, run: Run):
         with BuildErrors():
             self.runner = _build_runner(run.config)
-            self._metrics = metrics_of(self.runner.test_loop)
-        self.method = method_of(self.runner)
+            self._metrics = get_metrics(self.runner.test_loop)
+        self.method = get_method(self.runner)
         self.test_sets = [metric.test_set for metric in self._metrics]
 
     def load(self, weights: str) -> list[str]:

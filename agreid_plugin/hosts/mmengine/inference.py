@@ -34,7 +34,7 @@ from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.registry import DATASETS
 from agreid_plugin.hosts.mmengine.registry import METRICS as OWN_METRICS
-from agreid_plugin.inference.extractor import ExtractionModel, Settings, compute_maker
+from agreid_plugin.inference.extractor import ExtractionModel, Settings, compute_fingerprint
 from agreid_plugin.inference.weights import load_weights, require_weights
 from agreid_plugin.types import Batch
 
@@ -103,7 +103,7 @@ def load_model(
         raise InputError(f"{config}: {type(model).__name__} is no model of agreid_plugin, which alone makes features")
     settings = Settings(
         name=type(model).__name__,
-        maker=compute_maker([to_plain(cfg.model), to_plain(steps)], weights),
+        fingerprint=compute_fingerprint([to_plain(cfg.model), to_plain(steps)], weights),
         transform=transform,
         device=torch.device(device or get_device()),
         batch_size=batch,

@@ -96,7 +96,7 @@ def _describe(extractor: Extractor, tower: str, labels: tuple[str, ...]) -> Mode
     common = {
         "package": __version__,
         "method": model.settings.name,
-        "maker": model.settings.maker,
+        "fingerprint": model.settings.fingerprint,
         "tower": tower,
         "width": 0,  # set from the graph
         "normalized": extractor.normalize,

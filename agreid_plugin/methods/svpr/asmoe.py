@@ -16,7 +16,7 @@ from agreid_plugin.errors import InputError, require_within
 from agreid_plugin.methods.svpr.vdfe import CrossAttention, InverseNet
 from agreid_plugin.nn.attention import init_linear
 from agreid_plugin.nn.expert_usage import RoutingRecord
-from agreid_plugin.nn.experts import run_in_own_precision
+from agreid_plugin.nn.experts import run_in_weight_precision
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class AttributeExperts(nn.Module):
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mixture and the gate's logits: (..., C) -> (..., C), (..., experts)."""
-        logits = run_in_own_precision(self.gate, vectors)
+        logits = run_in_weight_precision(self.gate, vectors)
         weights = self._gate(logits)
         made = torch.stack([expert(vectors) for expert in self.experts], dim=-2)  # (..., experts, C)
         return (weights.unsqueeze(-1).to(made.dtype) * made).sum(dim=-2), logits
@@ -93,7 +93,7 @@ class ScoredFusion(nn.Module):
 
     def forward(self, entering: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG002
         """Return the sum of the `count` chosen tokens, all scores and the choice: (B, C), (B, M), (B, k)."""
-        scores = run_in_own_precision(self.score, tokens).squeeze(-1).softmax(dim=-1)
+        scores = run_in_weight_precision(self.score, tokens).squeeze(-1).softmax(dim=-1)
         strongest, chosen = scores.topk(count, dim=-1)
         return _sum_weighted(tokens, chosen, self.weight[chosen] * strongest), scores, chosen
 
@@ -114,7 +114,7 @@ class RoutedFusion(nn.Module):
 
     def forward(self, entering: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sum of the `count` chosen tokens, all scores and the choice: (B, C), (B, M), (B, k)."""
-        scores = run_in_own_precision(self.score, entering).mean(dim=-1)
+        scores = run_in_weight_precision(self.score, entering).mean(dim=-1)
         strongest, chosen = scores.topk(count, dim=-1)
         return _sum_weighted(tokens, chosen, strongest.softmax(dim=-1)), scores, chosen
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, require_known, require_within
 from agreid_plugin.nn.expert_usage import RoutingRecord
-from agreid_plugin.nn.experts import run_in_own_precision
+from agreid_plugin.nn.experts import run_in_weight_precision
 from agreid_plugin.nn.module_types import BlockMlp, ResidualBlock
 from agreid_plugin.types import View
 
@@ -158,7 +158,7 @@ class MoEBlock(nn.Module):
 
     def _route_tokens(self, hidden: Tensor, mask_permitted: Tensor | None) -> Tensor:
         """Return the experts' weights (Eqs. 5-7), where permitted, (B, 1, E): (B, N, C) -> (B, N, E)."""
-        logits = run_in_own_precision(self.feature_router, hidden)
+        logits = run_in_weight_precision(self.feature_router, hidden)
         if self.training and self.noise:
             logits = logits + self.noise * torch.randn_like(logits)
         if mask_permitted is not None:
@@ -208,7 +208,7 @@ class HRMoEBlock(MoEBlock):
     def route(self, hidden: Tensor) -> BlockRouting:
         """Choose experts for tokens behind `ln_2`, the view token last: (B, N, C)."""
         view = hidden[:, -1]
-        logits = run_in_own_precision(self.image_router, view)
+        logits = run_in_weight_precision(self.image_router, view)
         views = self._sample_views(logits.detach()).argmax(dim=1)
         weights = self._route_tokens(hidden, self.mask_permitted(views).unsqueeze(1))
         return BlockRouting(weights, hidden[:, 0], view, logits, views)

@@ -26,7 +26,7 @@ __all__ = [
     "SearchResult",
     "Where",
     "build_index",
-    "check_maker",
+    "check_fingerprint",
     "open_index",
     "parse_time",
     "search_queries",
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def build_index(
-    uri: str | Path, chunks: Iterable[Chunk], *, kind: str | None = None, maker: str = "", token: str = ""
+    uri: str | Path, chunks: Iterable[Chunk], *, kind: str | None = None, fingerprint: str = "", token: str = ""
 ) -> Info:
     """Build an index, or go on with a build that was interrupted: chunks that are in are skipped.
 
@@ -43,7 +43,7 @@ def build_index(
             chooses a collection.
         chunks: the images, some at a time.
         kind: one of `KINDS`; None chooses by size, see `kinds`.
-        maker: fingerprint of the model that makes the vectors; a build goes on only with the same one.
+        fingerprint: hash of the model that makes the vectors; a build goes on only with the same one.
         token: `user:password` of a Milvus server that asks for it.
 
     Raises:
@@ -72,30 +72,30 @@ def build_index(
         index = _open(uri, write=True, token=token, building=True)
     else:
         width, chunks = _peek_width(chunks, uri)
-        index = _create(uri, width, maker, kind, token)
+        index = _create(uri, width, fingerprint, kind, token)
     with index:
-        _check_resume(index, kind, maker)
+        _check_resume(index, kind, fingerprint)
         index.build(chunks)
         return index.info()
 
 
 def open_index(
-    uri: str | Path, *, write: bool = False, maker: str | None = None, token: str = ""
+    uri: str | Path, *, write: bool = False, fingerprint: str | None = None, token: str = ""
 ) -> FaissIndex | MilvusIndex:
     """Open an index to search, or to change as well.
 
     Args:
         uri: as in `build_index`.
         write: whether it is going to be changed.
-        maker: fingerprint of the model; vectors of another one are refused. None takes any.
+        fingerprint: hash of the model; vectors of another one are refused. None takes any.
         token: `user:password` of a Milvus server that asks for it.
 
     Raises:
-        InputError: there is none, or it is damaged, unfinished, of another version or another maker.
+        InputError: there is none, or it is damaged, unfinished, of another version or another fingerprint.
     """
     index = _open(str(uri), write=write, token=token)
     try:
-        check_maker(index.info(), maker)
+        check_fingerprint(index.info(), fingerprint)
     except BaseException:
         index.close()
         raise
@@ -120,10 +120,10 @@ def _open(uri: str, write: bool, token: str, building: bool = False) -> FaissInd
     return FaissIndex(uri, write, building)
 
 
-def _create(uri: str, width: int, maker: str, kind: str | None, token: str) -> FaissIndex | MilvusIndex:
+def _create(uri: str, width: int, fingerprint: str, kind: str | None, token: str) -> FaissIndex | MilvusIndex:
     if is_milvus(uri):
-        return MilvusIndex.create(uri, width, maker, kind, token)
-    return FaissIndex.create(uri, width, maker, kind)
+        return MilvusIndex.create(uri, width, fingerprint, kind, token)
+    return FaissIndex.create(uri, width, fingerprint, kind)
 
 
 def _peek_width(chunks: Iterator[Chunk], uri: str) -> tuple[int, Iterator[Chunk]]:
@@ -136,20 +136,20 @@ def _peek_width(chunks: Iterator[Chunk], uri: str) -> tuple[int, Iterator[Chunk]
     raise InputError(f"index {uri} would be empty: {'no image could be read' if seen else 'no image was given'}")
 
 
-def _check_resume(index: FaissIndex | MilvusIndex, kind: str | None, maker: str) -> None:
+def _check_resume(index: FaissIndex | MilvusIndex, kind: str | None, fingerprint: str) -> None:
     info = index.info()
     if info.complete:
         raise InputError(f"index {info.uri} is finished: add to it, or remove it first")
-    check_maker(info, maker)
+    check_fingerprint(info, fingerprint)
     if index.requested_kind != kind:
         was, now = index.requested_kind or "chosen by size", kind or "chosen by size"
         raise InputError(f"index {info.uri} was begun with kind {was}, not {now}: name the same, or remove it first")
 
 
-def check_maker(info: Info, maker: str | None) -> None:
+def check_fingerprint(info: Info, fingerprint: str | None) -> None:
     """Refuse an index whose vectors another model made; None takes any."""
-    if maker is not None and info.maker != maker:
+    if fingerprint is not None and info.fingerprint != fingerprint:
         raise InputError(
             f"index {info.uri} has vectors of other weights or another configuration "
-            f"({info.maker[:12]!r}, not {maker[:12]!r}): build it again with these"
+            f"({info.fingerprint[:12]!r}, not {fingerprint[:12]!r}): build it again with these"
         )

@@ -35,7 +35,7 @@ class Info:
         kind: how it searches, one of `KINDS`; `flat` is exact.
         images: how many it holds.
         width: D.
-        maker: fingerprint of the model that made its vectors.
+        fingerprint: hash of the model that made its vectors.
         chunks: how many of them went in by `build`.
         complete: False while a build is not finished.
         removed: vectors of removed or replaced images that still lie on the disk.
@@ -49,7 +49,7 @@ class Info:
     kind: str
     images: int
     width: int
-    maker: str
+    fingerprint: str
     chunks: int
     complete: bool
     removed: int = 0

@@ -67,7 +67,7 @@ class FaissIndex(GalleryIndex):
             raise
 
     @classmethod
-    def create(cls, folder: str | Path, width: int, maker: str, kind: str | None) -> FaissIndex:
+    def create(cls, folder: str | Path, width: int, fingerprint: str, kind: str | None) -> FaissIndex:
         """Make an empty index, open to be built; the folder may exist if nothing is in it."""
         path = Path(folder)
         files.make_folder(path)
@@ -75,7 +75,7 @@ class FaissIndex(GalleryIndex):
         try:
             with atomic_write(path / files.TABLE) as draft:
                 about = {"vectors": 0, "checksum": 0, "number": 0, "complete": False, "structure": None}
-                MetadataTable.create(draft, {"width": width, "maker": maker, "kind": kind, **about})
+                MetadataTable.create(draft, {"width": width, "fingerprint": fingerprint, "kind": kind, **about})
         finally:
             lock.release()
         return cls(folder, write=True, building=True)
@@ -128,7 +128,7 @@ class FaissIndex(GalleryIndex):
             kind=structure.get("kind", "flat"),
             images=images,
             width=self.width,
-            maker=about["maker"],
+            fingerprint=about["fingerprint"],
             chunks=chunks,
             complete=about["complete"],
             removed=about["vectors"] - images,

@@ -47,7 +47,7 @@ CREATE TABLE images (
 """
 INFO_TYPES = {
     **dict.fromkeys(("width", "vectors", "checksum", "number", "sum"), (int,)),
-    "maker": (str,),
+    "fingerprint": (str,),
     "kind": (str, NoneType),
     "complete": (bool,),
     "structure": (dict, NoneType),

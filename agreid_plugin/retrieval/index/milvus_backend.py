@@ -33,7 +33,7 @@ from agreid_plugin.retrieval.index.searcher import MAX_HELD_OUT
 TYPES = {"flat": "FLAT", "ivf": "IVF_FLAT", "hnsw": "HNSW", "pq": "IVF_PQ"}
 MAX_RESULTS = 16_384  # results that Milvus gives for a query
 ROWS, QUERIES = 1000, 100  # that go in one message
-KEYS = ("version", "width", "maker", "kind", "complete", "structure")
+KEYS = ("version", "width", "fingerprint", "kind", "complete", "structure")
 CHUNK = "chunk:"
 
 
@@ -62,14 +62,16 @@ class MilvusIndex(GalleryIndex):
         self.width = self._about["width"]
 
     @classmethod
-    def create(cls, uri: str, width: int, maker: str, kind: str | None, token: str = "") -> MilvusIndex:
+    def create(cls, uri: str, width: int, fingerprint: str, kind: str | None, token: str = "") -> MilvusIndex:
         """Make an empty index, open to be built."""
         if is_lite(uri) and kind == "pq":  # before a connection, which makes a folder
             raise InputError(f"{uri}: Milvus Lite has no pq: choose flat, ivf or hnsw, or a server")
         milvus = Milvus(uri, token, new=True)
         try:
             milvus.create(width)
-            milvus.store(version=VERSION, width=width, maker=maker, kind=kind, complete=False, structure=None)
+            milvus.store(
+                version=VERSION, width=width, fingerprint=fingerprint, kind=kind, complete=False, structure=None
+            )
         finally:
             milvus.close()
         return cls(uri, write=True, token=token, building=True)
@@ -108,7 +110,7 @@ class MilvusIndex(GalleryIndex):
             kind=self._structure["kind"],
             images=milvus.count(milvus.name, ""),
             width=self.width,
-            maker=about["maker"],
+            fingerprint=about["fingerprint"],
             chunks=milvus.count(milvus.about_name, f'key like "{CHUNK}%"'),
             complete=about["complete"],
             effort=self._structure["effort"],

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.data.protocols import protocol, select
 from agreid_plugin.engine.catalog import get_owner
-from agreid_plugin.engine.model_rows import Row, count_operations, format_size, gigaflops, own_loss_rows, size_rows
+from agreid_plugin.engine.model_rows import Row, built_in_loss_rows, count_operations, format_size, gigaflops, size_rows
 from agreid_plugin.errors import InputError, first_line
 from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import load_config
@@ -203,7 +203,7 @@ def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list
             ("pretrained", pretrained),
             ("weights", _file(cfg.MODEL.WEIGHTS)),
         ],
-        "losses": [*loss_rows(cfg, model), *own_loss_rows(model)],
+        "losses": [*loss_rows(cfg, model), *built_in_loss_rows(model)],
         "training images": _transforms(cfg, is_train=True),
         "test images": _transforms(cfg, is_train=False),
         "training sets": [*training, ("sampler", _sampler(cfg)), *refused],

@@ -21,7 +21,7 @@ from fastreid.config import CfgNode, defaults, get_cfg
 from agreid_plugin.data.files import read_yaml
 from agreid_plugin.engine.overrides import literal, pairs
 from agreid_plugin.errors import InputError, MissingInputError, did_you_mean, first_line
-from agreid_plugin.host import host_of
+from agreid_plugin.host import find_host
 
 IMPORTS = "CUSTOM_IMPORTS"
 
@@ -268,7 +268,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
     Raises:
         InputError: a file that is missing or no YAML mapping, an unknown key, or a value of the wrong type.
     """
-    if host_of(path) != "fastreid":
+    if find_host(path) != "fastreid":
         twin = Path(path).with_suffix(".yml")
         instead = f", {twin} for example" if twin.is_file() else ""
         raise InputError(f"{path} is a configuration of mmengine; name one of fast-reid here, a .yml{instead}")

@@ -23,7 +23,7 @@ from agreid_plugin.engine.run_card import Card, protocol_facts, weight_files
 from agreid_plugin.hosts.fastreid.compat import HOST_FIXES
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
-from agreid_plugin.hosts.fastreid.engine.loop import BEST, FINAL, name_of
+from agreid_plugin.hosts.fastreid.engine.loop import BEST, FINAL, make_checkpoint_name
 from agreid_plugin.hosts.fastreid.models.base import get_method_class
 from agreid_plugin.nn.expert_usage import Mixture
 
@@ -70,7 +70,7 @@ class PeriodicCheckpointer(hooks.HookBase):
             return
         latest = get_event_storage().latest()  # our evaluation gives one number, however many test sets there are
         trainer.metric = latest["metric"][0] if "metric" in latest else trainer.metric
-        names = [FINAL if last else name_of(trainer.epochs_done, 0)]
+        names = [FINAL if last else make_checkpoint_name(trainer.epochs_done, 0)]
         if trainer.metric > trainer.best_metric:
             trainer.best_metric = trainer.metric
             names.insert(0, BEST)  # the other one has to be the last for a run that is killed in between

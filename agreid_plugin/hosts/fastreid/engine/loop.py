@@ -82,7 +82,7 @@ class ResumableTrainer(DefaultTrainer):
         for name in names:
             written = self.checkpointer.save(name, **state, metric=self.metric, best_metric=self.best_metric)
             self._finished |= written and name == FINAL
-        keep_last(numbered(Path(self.cfg.OUTPUT_DIR)), self.cfg.SOLVER.KEEP_CHECKPOINTS)
+        keep_last(list_checkpoints(Path(self.cfg.OUTPUT_DIR)), self.cfg.SOLVER.KEEP_CHECKPOINTS)
 
     def run(self) -> None:
         """Train from where the run stands to its end.
@@ -143,7 +143,7 @@ class ResumableTrainer(DefaultTrainer):
         raise Stopped(number)
 
     def _name(self) -> str:
-        return name_of(self.epochs_done, self.iter - self.epochs_done * self.iters_per_epoch)
+        return make_checkpoint_name(self.epochs_done, self.iter - self.epochs_done * self.iters_per_epoch)
 
 
 _logger = logging.getLogger("fastreid.checkpoint")
@@ -170,7 +170,7 @@ def save(self: Checkpointer, name: str, **extra: Any) -> bool:
     return write_checkpoint(path, {"model": self.model.state_dict(), **states, **extra}, mark=name != BEST)
 
 
-def name_of(epochs: int, iterations: int) -> str:
+def make_checkpoint_name(epochs: int, iterations: int) -> str:
     """Return what a checkpoint is called by the epochs that are done and the iterations in the one after them.
 
     After whole epochs that is the host's name, the number of the last of them counted from 0.
@@ -178,7 +178,7 @@ def name_of(epochs: int, iterations: int) -> str:
     return f"model_{epochs - 1:04d}" if epochs and not iterations else f"model_{epochs:04d}_{iterations:06d}"
 
 
-def numbered(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a run but for the best and the final one, in the order of training."""
     found: dict[tuple[int, int], Path] = {}
     for path in folder.glob("model_*.pth"):

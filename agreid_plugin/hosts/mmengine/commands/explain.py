@@ -18,7 +18,7 @@ from agreid_plugin.data.datasets import dataset_name
 from agreid_plugin.data.datasets.locations import default_root
 from agreid_plugin.data.protocols import select
 from agreid_plugin.engine.catalog import get_owner
-from agreid_plugin.engine.model_rows import Row, count_operations, gigaflops, own_loss_rows, size_rows
+from agreid_plugin.engine.model_rows import Row, built_in_loss_rows, count_operations, gigaflops, size_rows
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.checks import BuildErrors
 from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities
@@ -59,7 +59,7 @@ def explain(config: str | Path, overrides: Iterable[str] = ()) -> dict[str, list
             *unknown_attributes,
             *files,
         ],
-        "losses": [*_objective_rows(method), *own_loss_rows(method)],
+        "losses": [*_objective_rows(method), *built_in_loss_rows(method)],
         "training images": _step_rows(cfg.get("train_dataloader")),
         "test images": _step_rows(cfg.get("test_dataloader")),
         "training sets": training,

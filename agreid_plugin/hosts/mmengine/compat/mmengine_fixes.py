@@ -222,9 +222,9 @@ def atomic_checkpoints() -> None:
 
     @wraps(native)
     def save_checkpoint(*args: Any, **options: Any) -> None:
-        from agreid_plugin.hosts.mmengine.engine.checkpoints import whole
+        from agreid_plugin.hosts.mmengine.engine.checkpoints import write_atomically
 
-        whole(native)(*args, **options)
+        write_atomically(native)(*args, **options)
 
     replace(CHECKPOINT, "save_checkpoint", save_checkpoint)
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from agreid_plugin.data.samplers import EpochSampler
 from agreid_plugin.engine.checks import LabeledImage, check_test_labels, check_training_labels
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.engine.runner import loops, metainfo, method_of, metrics_of
+from agreid_plugin.hosts.mmengine.engine.runner import get_method, get_metrics, loops, metainfo
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 from agreid_plugin.types import UNKNOWN
 
@@ -32,7 +32,7 @@ class IdentityCheck(Hook):
         """Check the training set, and the set to validate with before days of training."""
         check_batches_agree(runner.train_dataloader)
         check_identities(runner.cfg.get("model"), metainfo(runner.train_dataloader))
-        check_training_labels(method_of(runner), list_labeled_images(runner.train_dataloader.dataset))
+        check_training_labels(get_method(runner), list_labeled_images(runner.train_dataloader.dataset))
         self._check_test(runner, "val")
 
     def before_val(self, runner: Runner) -> None:
@@ -45,8 +45,8 @@ class IdentityCheck(Hook):
 
     @staticmethod
     def _check_test(runner: Runner, name: str) -> None:
-        for metric in metrics_of(loops(runner).get(name)):
-            check_test_labels(method_of(runner), metric.test_set, "model.view")
+        for metric in get_metrics(loops(runner).get(name)):
+            check_test_labels(get_method(runner), metric.test_set, "model.view")
 
 
 def check_batches_agree(loader: DataLoader) -> None:

@@ -135,7 +135,7 @@ PARALLEL = "module."  # what data-parallel training puts before names
 FASTREID = "model"  # where a checkpoint of fast-reid has its tensors
 
 
-def to_own_names(state: MutableMapping[str, Any], prefix: str = "") -> None:
+def rename_from_fastreid(state: MutableMapping[str, Any], prefix: str = "") -> None:
     """Give the tensors of fast-reid's checkpoint the names of ours, in place; ours stay as they are.
 
     Args:

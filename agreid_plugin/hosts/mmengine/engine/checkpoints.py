@@ -37,18 +37,20 @@ UNWRITTEN: set[Path] = set()
 """Checkpoints that the disk did not take when they were due."""
 
 
-def whole(save: Callable[..., None]) -> Callable[..., None]:
-    """Have mmengine's function write plain values, and local files whole, and survive a disk that takes none."""
+def write_atomically(save: Callable[..., None]) -> Callable[..., None]:
+    """Have mmengine's function write plain values, local files atomically, and survive a full disk."""
 
     @wraps(save)
-    def save_whole(checkpoint: dict, filename: str, file_client_args: Any = None, backend_args: Any = None) -> None:
+    def save_atomically(
+        checkpoint: dict, filename: str, file_client_args: Any = None, backend_args: Any = None
+    ) -> None:
         checkpoint = make_plain(checkpoint)
         if file_client_args or backend_args or "://" in filename:
             save(checkpoint, filename, file_client_args, backend_args)
         elif not write_checkpoint(Path(filename), checkpoint, mark=False):
             UNWRITTEN.add(Path(filename))
 
-    return save_whole
+    return save_atomically
 
 
 @HOOKS.register_module()

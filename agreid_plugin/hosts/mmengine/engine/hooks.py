@@ -30,11 +30,11 @@ from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.config.loading import PRETRAINED, each_dict, to_plain, type_name
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.engine.runner import (
-    epoch_of,
+    get_epoch,
+    get_method,
+    get_metrics,
     loops,
     metainfo,
-    method_of,
-    metrics_of,
     plain_model,
 )
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
@@ -84,20 +84,20 @@ class SoftLabelRamp(Hook):
     def before_train(self, runner: Runner) -> None:
         """Learn what share it grows to, the model's `soft_label`."""
         if self._share is None:
-            self._share = getattr(method_of(runner), "soft_label", None)
+            self._share = getattr(get_method(runner), "soft_label", None)
         if self._share is None:
-            raise InputError(f"SoftLabelRamp: {type(method_of(runner)).__name__} has no soft labels; remove the hook")
+            raise InputError(f"SoftLabelRamp: {type(get_method(runner)).__name__} has no soft labels; remove the hook")
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:  # noqa: ARG002
         """Set the share of this iteration."""
         iterations = self.epochs * len(runner.train_dataloader)
         passed = min(runner.iter / iterations, 1.0) if iterations else 1.0
-        method_of(runner).soft_label = self._share * passed
+        get_method(runner).soft_label = self._share * passed
         runner.message_hub.update_scalar("train/soft_label", self._share * passed)
 
     def after_train(self, runner: Runner) -> None:
         """Leave the model with the share that it was built with."""
-        method_of(runner).soft_label = self._share
+        get_method(runner).soft_label = self._share
 
 
 RANK_LISTS = "rank_lists"
@@ -193,10 +193,10 @@ class ExpertUsage(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Begin to count."""
-        self._log = ExpertUsageLog(method_of(runner), runner.logger)
+        self._log = ExpertUsageLog(get_method(runner), runner.logger)
         if not self._log.experts:
             # an ablation may have left them out of a recipe that has this hook
-            runner.logger.warning("ExpertUsage: this %s has no experts to count", type(method_of(runner)).__name__)
+            runner.logger.warning("ExpertUsage: this %s has no experts to count", type(get_method(runner)).__name__)
             self._log = None
 
     def after_train_epoch(self, runner: Runner) -> None:
@@ -267,7 +267,7 @@ class Results(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Refuse to select the best model by a number that no validation will give."""
-        known = [name for metric in metrics_of(loops(runner).get("val")) for name in metric.names()]
+        known = [name for metric in get_metrics(loops(runner).get("val")) for name in metric.names()]
         if not known:
             return
         for hook in runner.hooks:
@@ -298,12 +298,12 @@ class Results(Hook):
 
     @staticmethod
     def _set_view_source(runner: Runner, name: str) -> None:
-        for metric in metrics_of(loops(runner).get(name)):
-            metric.views = getattr(method_of(runner), "view_source", "")
+        for metric in get_metrics(loops(runner).get(name)):
+            metric.views = getattr(get_method(runner), "view_source", "")
 
     @staticmethod
     def _report(runner: Runner, name: str) -> None:
-        metrics = metrics_of(loops(runner).get(name))
+        metrics = get_metrics(loops(runner).get(name))
         for metric in metrics:
             metric.list_unreadable(runner.work_dir)
         found = [entry for metric in metrics if metric.evaluation for entry in metric.evaluation.metrics]
@@ -341,19 +341,19 @@ class RankLists(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:  # noqa: ARG002
         """Draw if it is time."""
-        train, done = loops(runner).get("train"), epoch_of(runner)
+        train, done = loops(runner).get("train"), get_epoch(runner)
         is_last = train is None or done == train.max_epochs
         if is_last or (self.interval and done % self.interval == 0):
             self._draw(runner, "val", done)
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:  # noqa: ARG002
         """Draw."""
-        self._draw(runner, "test", epoch_of(runner))
+        self._draw(runner, "test", get_epoch(runner))
 
     def _draw(self, runner: Runner, loop: str, step: int) -> None:
         if not is_main_process():
             return
-        for metric in metrics_of(loops(runner).get(loop)):
+        for metric in get_metrics(loops(runner).get(loop)):
             for name in self._names(metric):
                 self._draw_protocol(runner, metric, name, step)
 
@@ -392,7 +392,7 @@ def training_card(runner: Runner, batch: Mapping[str, int]) -> Card:
         batch=dict(batch),
         datasets=fingerprints(runner),
         weights=weight_files(initial=initial, **pretrained_files(runner.cfg)),
-        **protocol_facts([metric.test_set for metric in metrics_of(loops(runner).get("val"))]),
+        **protocol_facts([metric.test_set for metric in get_metrics(loops(runner).get("val"))]),
         **card_facts(runner.cfg),
     )
 

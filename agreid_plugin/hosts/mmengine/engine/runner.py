@@ -168,7 +168,7 @@ def plain_model(runner: Runner) -> nn.Module:
     return runner.model.module if is_model_wrapper(runner.model) else runner.model
 
 
-def method_of(runner: Runner) -> nn.Module:
+def get_method(runner: Runner) -> nn.Module:
     """Return the method inside a model of ours, any other model itself."""
     model = plain_model(runner)
     return getattr(model, "method", model)
@@ -183,13 +183,13 @@ def loops(runner: Runner) -> dict[str, BaseLoop]:
     return {name: loop for name, loop in found.items() if isinstance(loop, BaseLoop)}
 
 
-def epoch_of(runner: Runner) -> int:
+def get_epoch(runner: Runner) -> int:
     """Return how many epochs are done, 0 where nothing is trained."""
     train = loops(runner).get("train")
     return 0 if train is None else train.epoch
 
 
-def metrics_of(loop: BaseLoop | None) -> list[MultiProtocolMetric]:
+def get_metrics(loop: BaseLoop | None) -> list[MultiProtocolMetric]:
     """Return the metrics of ours that a loop of validation or test computes."""
     metrics = loop.evaluator.metrics if loop is not None else []
     return [each for each in metrics if isinstance(each, MultiProtocolMetric)]

@@ -159,7 +159,7 @@ def find_core(model: str, config: Config | HostBackbone, kind: type[nn.Module], 
     raise InputError(f"backbone {what} does not suit {model}: use {' or '.join(suitable)}")
 
 
-OWN = ("name", "image_size", "stride", "text_length", "quick_gelu", "freeze", "pretrained")
+CLIP_OPTIONS = ("name", "image_size", "stride", "text_length", "quick_gelu", "freeze", "pretrained")
 
 
 def build_towers(config: Config | None, text: bool = True) -> CLIP:
@@ -174,7 +174,7 @@ def build_towers(config: Config | None, text: bool = True) -> CLIP:
     """
     config = dict(config or {})
     with error_context("clip"):
-        require_arguments("CLIP", _build, config, passed=SHAPE, allowed=OWN)
+        require_arguments("CLIP", _build, config, passed=SHAPE, allowed=CLIP_OPTIONS)
         return _build(**config, text=text)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agreid_plugin.errors import InputError, error_context, require_int, unknown
 from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.data.batches import is_sentence, to_batch
-from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import to_own_names
+from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import rename_from_fastreid
 from agreid_plugin.hosts.mmengine.models.backbones import find_core
 from agreid_plugin.hosts.mmengine.models.build import Config, build, build_objectives, get_head_maker
 from agreid_plugin.hosts.mmengine.registry import MODELS, SCOPE
@@ -111,7 +111,7 @@ class ReIDModel(BaseModel):
         return list(samples)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        to_own_names(state_dict, prefix)
+        rename_from_fastreid(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

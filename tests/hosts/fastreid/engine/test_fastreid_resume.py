@@ -15,7 +15,7 @@ from small_text import TINY
 
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data import loaders
-from agreid_plugin.hosts.fastreid.engine.loop import name_of, numbered
+from agreid_plugin.hosts.fastreid.engine.loop import list_checkpoints, make_checkpoint_name
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
 from agreid_plugin.synth import make_agsynth
 
@@ -98,7 +98,7 @@ def test_the_last_checkpoints_are_kept(forked_command, config, tmp_path):
     for keep, names in ((2, ["model_0001", "model_0002"]), (0, ["model_0000", "model_0001", "model_0002"])):
         run = tmp_path / str(keep)
         assert forked_command(*train, "SOLVER.KEEP_CHECKPOINTS", keep, "--output", run).code == 0
-        assert [path.stem for path in numbered(run)] == names
+        assert [path.stem for path in list_checkpoints(run)] == names
         assert (run / "model_best.pth").exists()
         assert (run / "last_checkpoint").read_text() == "model_final.pth"
 
@@ -106,9 +106,9 @@ def test_the_last_checkpoints_are_kept(forked_command, config, tmp_path):
 def test_checkpoints_are_in_the_order_of_training(tmp_path):
     order = [(0, 0), (0, 3), (1, 0), (1, 2), (1, 10), (2, 0), (10, 1), (11, 0)]
     for epochs, iterations in reversed(order):
-        (tmp_path / f"{name_of(epochs, iterations)}.pth").touch()
+        (tmp_path / f"{make_checkpoint_name(epochs, iterations)}.pth").touch()
     (tmp_path / "model_best.pth").touch()
-    assert [path.stem for path in numbered(tmp_path)] == [name_of(*each) for each in order]
+    assert [path.stem for path in list_checkpoints(tmp_path)] == [make_checkpoint_name(*each) for each in order]
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, *slow(signal.SIGINT, signal.SIGHUP)])
