@@ -107,10 +107,10 @@ def check_training_labels(method: Any, images: Iterable[LabeledImage]) -> None:
         method: a method, or a model of a host's own, which asks for nothing.
         images: the training images, which are gone through only if something is asked for.
     """
-    asked = _asked(method, "training_inputs")
+    asked = _list_inputs(method, "training_inputs")
     images = list(images) if asked else []
     for field in asked:
-        unknown_ones = _lacking(images, field)
+        unknown_ones = _find_unlabeled(images, field)
         if unknown_ones:
             raise InputError(
                 f"{type(method).__name__} learns from the {field[:-1]} of every image, but {len(unknown_ones)} of "
@@ -127,11 +127,11 @@ def check_test_labels(method: Any, test_set: EvaluationSet, key: str) -> None:
         test_set: what is tested on.
         key: the key of the configuration that says where views come from.
     """
-    asked = _asked(method, "inference_inputs")
+    asked = _list_inputs(method, "inference_inputs")
     records = test_set.records if asked else []
     images = [LabeledImage(each.path, view_label(each.view), platform_label(each.platform)) for each in records]
     for field in asked:
-        unknown_ones = _lacking(images, field)
+        unknown_ones = _find_unlabeled(images, field)
         if unknown_ones:
             raise InputError(
                 f"{type(method).__name__} needs the {field[:-1]} of every test image, but {len(unknown_ones)} of "
@@ -139,9 +139,9 @@ def check_test_labels(method: Any, test_set: EvaluationSet, key: str) -> None:
             )
 
 
-def _asked(method: Any, inputs: str) -> list[str]:
+def _list_inputs(method: Any, inputs: str) -> list[str]:
     return [field for field in LABELS if field in getattr(method, inputs, ())]
 
 
-def _lacking(images: Sequence[LabeledImage], field: str) -> list[str]:
+def _find_unlabeled(images: Sequence[LabeledImage], field: str) -> list[str]:
     return [image.path for image in images if LABELS[field](image) == UNKNOWN]

@@ -62,7 +62,7 @@ def _host(config: str | Path) -> ModuleType:
     return load_host(find_host(config), "inference")
 
 
-def extracted(extractor: Extractor, tested: EvaluationSet) -> FeatureSet:
+def extract_features(extractor: Extractor, tested: EvaluationSet) -> FeatureSet:
     """Make the features of a test set's images and, if captions ask, of its captions; show how many are done."""
     by_key: dict[str | int, np.ndarray] = {}
     with tqdm(total=len(tested.records), desc="extracting", unit="image", leave=False, disable=None) as bar:

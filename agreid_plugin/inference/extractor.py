@@ -130,7 +130,7 @@ def _require_complete(missing: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Extracted:
+class ExtractedBatch:
     """Some images, in their order, and their features.
 
     Attributes:
@@ -237,7 +237,7 @@ class Extractor:
 
     def stream(
         self, images: Any, views: Any = None, *, order: str = "RGB", skip_bad_images: bool = False
-    ) -> Iterator[Extracted]:
+    ) -> Iterator[ExtractedBatch]:
         """Give the features of any number of images batch by batch, with their paths and views, in bounded memory.
 
         Args:
@@ -248,7 +248,7 @@ class Extractor:
         """
         return self.extract_pictures(iter_pictures(images, views, order), skip_bad_images)
 
-    def extract_pictures(self, found: Iterable[Picture], skip_bad_images: bool = False) -> Iterator[Extracted]:
+    def extract_pictures(self, found: Iterable[Picture], skip_bad_images: bool = False) -> Iterator[ExtractedBatch]:
         """Give the features of pictures; see `stream`."""
         found, waiting, start = iter(found), deque(), 0
         with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as pool:
@@ -258,7 +258,7 @@ class Extractor:
                         waiting.append((part, [pool.submit(self._pixels, picture) for picture in part]))
                     if not waiting:
                         return
-                    yield self._extracted(start, *waiting.popleft(), skip_bad_images)
+                    yield self._extract_batch(start, *waiting.popleft(), skip_bad_images)
                     start += self.batch_size
             finally:
                 pool.shutdown(cancel_futures=True)
@@ -273,8 +273,8 @@ class Extractor:
         sentences = [sentences] if isinstance(sentences, str) else list(sentences)
         if not sentences:
             raise InputError("there is no sentence to make a feature of")
-        tokens = torch.stack([tokenize(cleaned(sentence)) for sentence in sentences])
-        return self._finished(self._embed_texts(tokens), None)
+        tokens = torch.stack([tokenize(clean_sentence(sentence)) for sentence in sentences])
+        return self._finish(self._embed_texts(tokens), None)
 
     @torch.no_grad()
     def embed_images(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -312,32 +312,32 @@ class Extractor:
         image = picture.read()
         return self.settings.transform(image), image.width >= WIDE * image.height
 
-    def _extracted(
+    def _extract_batch(
         self, start: int, part: Sequence[Picture], read: Sequence[Future], skip_bad_images: bool
-    ) -> Extracted:
+    ) -> ExtractedBatch:
         pixels = [_result(each) for each in read]
         kept = [place for place, each in enumerate(pixels) if each is not None]
         bad = tuple(part[place].path or IN_MEMORY for place, each in enumerate(pixels) if each is None)
         if bad and not skip_bad_images:
             raise InputError(f"{describe_images(bad)}: replace or remove, or {SKIP_HINT}")
         if not kept:
-            return Extracted(np.empty((0, 0), np.float32), (), (), (), bad)
+            return ExtractedBatch(np.empty((0, 0), np.float32), (), (), (), bad)
         good = [part[place] for place in kept]
         features, views = self.embed_images(make_batch(good, [pixels[place][0] for place in kept]))
         paths = tuple(picture.path for picture in good)
         frames = tuple(part[place].path or IN_MEMORY for place in kept if pixels[place][1])
         seen = tuple(map(view_from_label, views.tolist()))
         places = tuple(start + place for place in kept)
-        return Extracted(self._finished(features, paths), paths, seen, places, bad, frames)
+        return ExtractedBatch(self._finish(features, paths), paths, seen, places, bad, frames)
 
-    def _finished(self, features: Tensor, paths: Sequence[str] | None) -> np.ndarray:
+    def _finish(self, features: Tensor, paths: Sequence[str] | None) -> np.ndarray:
         """Return features as they are given out, none of them without a direction or a number."""
         if self.normalize:
             return unit_vectors(features, "image" if paths else "text", paths)
         return as_features(features, "image" if paths else "text", paths).numpy()
 
 
-def cleaned(sentence: str) -> str:
+def clean_sentence(sentence: str) -> str:
     """Return a sentence as models learn to read them."""
     words = clean(sentence)
     if not any(letter.isalnum() for letter in words):

@@ -18,7 +18,7 @@ from agreid_plugin.data.bad_images import describe_images
 from agreid_plugin.data.files import list_images, require_existing
 from agreid_plugin.data.images import iter_pictures
 from agreid_plugin.errors import InputError
-from agreid_plugin.inference.extractor import CUT_OUT, LIKE_FRAMES, Extractor, cleaned, format_frames
+from agreid_plugin.inference.extractor import CUT_OUT, LIKE_FRAMES, Extractor, clean_sentence, format_frames
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.retrieval.feature_cache import FeatureCache
 from agreid_plugin.retrieval.index import (
@@ -85,7 +85,7 @@ def _image_notes(is_frame: bool, guess: View | None) -> Iterator[str]:
 def text_queries(extractor: Extractor, sentences: Sequence[str]) -> Queries:
     """Return sentences as queries."""
     vectors, tokenize = extractor.texts(sentences), extractor.model.tokenizer
-    return Queries(sentences, vectors, [_notes(tokenize, cleaned(sentence)) for sentence in sentences])
+    return Queries(sentences, vectors, [_notes(tokenize, clean_sentence(sentence)) for sentence in sentences])
 
 
 def search(index: GalleryIndex, queries: Queries, top: int, where: Where) -> list[SearchResult]:

@@ -16,7 +16,7 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.features import FeatureSet, load_features
 from agreid_plugin.evaluation.rank_lists import RankList, build_rank_lists, choose_queries
 from agreid_plugin.evaluation.ranking_options import RankingOptions
-from agreid_plugin.inference.evaluation_sets import EvaluationSetup, examples, extracted
+from agreid_plugin.inference.evaluation_sets import EvaluationSetup, examples, extract_features
 from agreid_plugin.inference.extractor import Extractor
 from agreid_plugin.types import UNKNOWN, Record, view_from_label, view_word
 from agreid_plugin.visualize import experts, introspection, patches, ranks, scatter
@@ -57,7 +57,7 @@ class Subject:
     @cached_property
     def features(self) -> FeatureSet:
         """The features of the test set."""
-        return extracted(self.extractor, self.test_set) if self._given is None else self._given
+        return extract_features(self.extractor, self.test_set) if self._given is None else self._given
 
     @property
     def name(self) -> str:
@@ -161,8 +161,8 @@ def load_other_features(
     if other.endswith(".npz"):
         return load_features(other)
     if other == UNTRAINED:
-        return extracted(subject.extractor.make_untrained(config, overrides), subject.test_set)
-    return extracted(Extractor.from_config(config, other, device=device, overrides=overrides), subject.test_set)
+        return extract_features(subject.extractor.make_untrained(config, overrides), subject.test_set)
+    return extract_features(Extractor.from_config(config, other, device=device, overrides=overrides), subject.test_set)
 
 
 def draw_expert_shares(subject: Subject, run: str | Path | None = None) -> Rendering:

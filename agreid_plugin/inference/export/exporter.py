@@ -23,7 +23,7 @@ from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.evaluation import FeatureSet
 from agreid_plugin.inference.export.files import WRITERS, write_int8
 from agreid_plugin.inference.export.graph import Graph
-from agreid_plugin.inference.extractor import Extractor, cleaned
+from agreid_plugin.inference.extractor import Extractor, clean_sentence
 from agreid_plugin.types import PLATFORMS, Record, View, view_word
 
 BATCHES = (1, 7)
@@ -182,7 +182,7 @@ def image_sample(extractor: Extractor, view: str, pictures: Pictures) -> Sample:
 def sentence_sample(extractor: Extractor) -> Sample:
     """Return sentences of several lengths with the model's features of them."""
     features, tokenize = extractor.texts(SENTENCES), extractor.model.tokenizer
-    tokens = torch.stack([tokenize(cleaned(sentence)) for sentence in SENTENCES]).numpy()
+    tokens = torch.stack([tokenize(clean_sentence(sentence)) for sentence in SENTENCES]).numpy()
     return Sample("sentences", features, lambda model: model.embed_tokens(tokens))
 
 

@@ -1,4 +1,4 @@
-"""What fast-reid needs of each process: its group of those on the same machine, and a wrapper for any device."""
+"""Process group of fast-reid for the processes of one machine, and a wrapper for parallel models on any device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agreid_plugin.engine.distributed.process_group import default_backend, prep
 
 
 class AnyDeviceDataParallel(DistributedDataParallel):
-    """`DistributedDataParallel` on this process's GPU, or for a model on a CPU on none, whatever the host says."""
+    """`DistributedDataParallel` on this process's GPU, or on none for a CPU model, whatever the host asks."""
 
     def __init__(self, module: nn.Module, device_ids: list[int] | None = None, **kwargs: Any):
         on_gpu = next(module.parameters()).is_cuda and device_ids is not None

@@ -236,7 +236,7 @@ def restore(trainer: DefaultTrainer, content: dict[str, Any]) -> None:
     trainer.metric = content.get("metric", -1.0)
     trainer.best_metric = content.get("best_metric", trainer.metric)
     trainer.random_states = content.get("random_states", [])
-    _tell_departures(content.get("run"), _identity(trainer))
+    _log_departures(content.get("run"), _identity(trainer))
 
 
 def _require_fit(misfits: Any) -> None:
@@ -263,7 +263,7 @@ def _give(name: str, part: Any, state: Any) -> None:
         require_filled(part)
 
 
-def _tell_departures(before: dict[str, int] | None, now: dict[str, int]) -> None:
+def _log_departures(before: dict[str, int] | None, now: dict[str, int]) -> None:
     if before is None:
         _logger.warning("the checkpoint is of another version: the run goes on, but not as an uninterrupted one would")
         return

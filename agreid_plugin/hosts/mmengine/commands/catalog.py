@@ -22,7 +22,7 @@ def components() -> dict[str, list[Entry]]:
     """Return kind -> what is registered, ours with the scope that a configuration writes before it."""
     models: dict[str, dict[str, object]] = {kind: {} for kind in (*CLASSES, *MODULES.values(), OTHER)}
     for name, entry in _registered(registry.MODELS).items():
-        models[_kind_of(entry)][name] = entry
+        models[_get_kind(entry)][name] = entry
     found = {
         **models,
         "transforms": _registered(registry.TRANSFORMS),
@@ -40,7 +40,7 @@ def _registered(ours: Registry) -> dict[str, object]:
     return {**{f"{SCOPE}.{name}": entry for name, entry in ours.module_dict.items()}, **ours.parent.module_dict}
 
 
-def _kind_of(entry: object) -> str:
+def _get_kind(entry: object) -> str:
     for kind, base in CLASSES.items():
         if isinstance(entry, type) and issubclass(entry, base):
             return kind

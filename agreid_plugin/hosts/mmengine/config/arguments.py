@@ -148,7 +148,7 @@ VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 OURS = __name__.partition(".")[0]
 
 
-def checked(to: Callable[..., Any] | None = None, given: Iterable[str] = ()) -> Callable[[type], type]:
+def check_arguments(to: Callable[..., Any] | None = None, given: Iterable[str] = ()) -> Callable[[type], type]:
     """Have a class refuse wrong names and kinds of arguments in one line, before its constructor is run.
 
     Args:

@@ -11,7 +11,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.types import UNKNOWN, Batch, view_label
 
@@ -102,7 +102,7 @@ def _stack_field(name: str, samples: Sequence[BaseDataElement]) -> Tensor | None
 
 
 @MODELS.register_module()
-@checked()
+@check_arguments()
 class ReIDPreprocessor(BaseDataPreprocessor):
     """Stacks images and normalizes them to (image - mean) / std; sentences, which come without one, are left as is.
 

@@ -24,7 +24,7 @@ from agreid_plugin.engine.report import forward_logs
 from agreid_plugin.errors import InputError, error_context, unknown
 from agreid_plugin.evaluation import evaluation_sets
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
-from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.data.attributes import build_training_schema, make_agsynth_once
 from agreid_plugin.hosts.mmengine.data.batches import build_sample
 from agreid_plugin.hosts.mmengine.data.transforms import Tokenize
@@ -77,7 +77,7 @@ CAPTION_CHOICES = ("all", "one")
 
 
 @DATASETS.register_module()
-@checked(BaseDataset, given=("ann_file", "data_prefix", "filter_cfg", "test_mode"))
+@check_arguments(BaseDataset, given=("ann_file", "data_prefix", "filter_cfg", "test_mode"))
 class ReIDDataset(BaseDataset):
     """Images and captions of our datasets.
 

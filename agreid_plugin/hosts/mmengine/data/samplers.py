@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from agreid_plugin.data.samplers import EpochSampler, RandomIdentities, ViewBalancedIdentities
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.registry import DATA_SAMPLERS, FUNCTIONS
 from agreid_plugin.types import UNKNOWN
 
@@ -22,7 +22,7 @@ PER_IDENTITY = 4
 
 
 @DATA_SAMPLERS.register_module()
-@checked()
+@check_arguments()
 class ViewBalancedIdentitySampler(EpochSampler):
     """Batches of P identities with K images each, half of the K from each view where a person has both.
 
@@ -44,7 +44,7 @@ class ViewBalancedIdentitySampler(EpochSampler):
 
 
 @DATA_SAMPLERS.register_module()
-@checked()
+@check_arguments()
 class IdentitySampler(EpochSampler):
     """Batches of P identities with K images each, as fast-reid's NaiveIdentitySampler draws them.
 

@@ -23,7 +23,7 @@ from agreid_plugin.data.images import read_image
 from agreid_plugin.data.transforms import pool
 from agreid_plugin.data.transforms.base import Augmentation
 from agreid_plugin.errors import InputError, require_within, unknown
-from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.data.batches import build_sample
 from agreid_plugin.hosts.mmengine.registry import TRANSFORMS
 from agreid_plugin.nn.clip import Tokenizer
@@ -35,7 +35,7 @@ IMAGENET_MEAN = (123.675, 116.28, 103.53)  # with what fast-reid fills erased re
 
 
 @TRANSFORMS.register_module()
-@checked()
+@check_arguments()
 class ReadImage:
     """Reads `img_path` as RGB, upright. An image that cannot be read is named; no other takes its place."""
 
@@ -113,7 +113,7 @@ def _check_size(name: str, size: Sequence[int]) -> list[int]:
 
 
 @TRANSFORMS.register_module()
-@checked()
+@check_arguments()
 class Resize(PictureTransform):
     """Brings images to one size.
 
@@ -130,7 +130,7 @@ class Resize(PictureTransform):
 
 
 @TRANSFORMS.register_module()
-@checked()
+@check_arguments()
 class HorizontalFlip(PictureTransform):
     """Mirrors some images.
 
@@ -143,7 +143,7 @@ class HorizontalFlip(PictureTransform):
 
 
 @TRANSFORMS.register_module()
-@checked()
+@check_arguments()
 class PadCrop(PictureTransform):
     """Pads an image on all sides and crops its size at random.
 
@@ -170,7 +170,7 @@ class PadCrop(PictureTransform):
 
 
 @TRANSFORMS.register_module()
-@checked()
+@check_arguments()
 class RandomErasing(TensorTransform):
     """Fills a rectangle of some images with one color.
 
@@ -201,7 +201,7 @@ class RandomErasing(TensorTransform):
 def _as_transform(kind: type[Augmentation]) -> type[TensorTransform]:
     """Return an `Augmentation` as a transform with its name, arguments and documentation."""
 
-    @checked(kind)
+    @check_arguments(kind)
     class Transform(TensorTransform):
         def __init__(self, **options: Any):
             super().__init__(kind(**options))
@@ -218,9 +218,9 @@ AugmentationPool = TRANSFORMS.register_module(module=_as_transform(pool.Augmenta
 
 
 @TRANSFORMS.register_module()
-@checked()
+@check_arguments()
 class Tokenize:
-    """Makes tokens, (length,), of one of the `captions`: drawn, cleaned, and apply at random.
+    """Makes tokens, (length,), of one of the `captions`: drawn, cleaned, and changed at random.
 
     Args:
         length: tokens of a caption; what is longer is cut.
@@ -247,7 +247,7 @@ class Tokenize:
 
 
 @TRANSFORMS.register_module()
-@checked()
+@check_arguments()
 class Pack:
     """Ends a pipeline: `inputs`, (3, H, W) from 0 to 255, and a `PersonSample` in `data_samples`."""
 

@@ -26,7 +26,7 @@ from agreid_plugin.errors import InputError, require_within, unknown
 from agreid_plugin.evaluation.rank_lists import CHOICES, build_rank_lists, choose_queries
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.mmengine.compat import HOST_FIXES
-from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.config.loading import PRETRAINED, each_dict, to_plain, type_name
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.engine.runner import (
@@ -314,7 +314,7 @@ class Results(Hook):
 
 
 @HOOKS.register_module()
-@checked()
+@check_arguments()
 class RankLists(Hook):
     """Draws some queries with the first images of their rankings, marked as right or wrong, with view and camera.
 

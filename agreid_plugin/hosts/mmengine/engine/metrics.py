@@ -19,7 +19,7 @@ from agreid_plugin.evaluation.distances import MEMORY
 from agreid_plugin.evaluation.distances import METRICS as DISTANCES
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet
 from agreid_plugin.evaluation.ranking_options import Expansion, RankingOptions, Reranking
-from agreid_plugin.hosts.mmengine.config.arguments import checked, require_kinds
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments, require_kinds
 from agreid_plugin.hosts.mmengine.registry import METRICS
 
 SELECTS = "metric"
@@ -27,7 +27,7 @@ SELECTS = "metric"
 
 
 @METRICS.register_module()
-@checked()
+@check_arguments()
 class MultiProtocolMetric(BaseMetric):
     """Collects features from all processes and computes every protocol of a test set from them.
 

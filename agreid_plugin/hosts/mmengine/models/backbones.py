@@ -10,7 +10,7 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, error_context
-from agreid_plugin.hosts.mmengine.config.arguments import checked, require_arguments
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments, require_arguments
 from agreid_plugin.hosts.mmengine.models.build import Config, build
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import visa
@@ -46,7 +46,7 @@ class HostBackbone(BaseModule):
 
 
 @MODELS.register_module()
-@checked()
+@check_arguments()
 class ViTBackbone(HostBackbone):
     """A ViT whose class token is the feature.
 
@@ -61,7 +61,7 @@ class ViTBackbone(HostBackbone):
 
 
 @MODELS.register_module()
-@checked()
+@check_arguments()
 class VDTBackbone(HostBackbone):
     """VDT's backbone; the feature is the class token less the view token.
 
@@ -76,7 +76,7 @@ class VDTBackbone(HostBackbone):
 
 
 @MODELS.register_module()
-@checked(visa.build_backbone, given=("vab",))
+@check_arguments(visa.build_backbone, given=("vab",))
 class ViSABackbone(HostBackbone):
     """ViSA's backbone. Only model ViSA gives it the views it needs, if `vab` or `etgm` is on.
 
@@ -103,7 +103,7 @@ class ViSABackbone(HostBackbone):
 
 
 @MODELS.register_module()
-@checked()
+@check_arguments()
 class CLIPBackbone(HostBackbone):
     """CLIP's image tower; the feature is the class token after the final norm, not projected.
 

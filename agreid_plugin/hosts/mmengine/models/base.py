@@ -11,7 +11,6 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, error_context, require_int, unknown
-from agreid_plugin.hosts.mmengine.config.arguments import checked
 from agreid_plugin.hosts.mmengine.data.batches import is_sentence, to_batch
 from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import rename_from_fastreid
 from agreid_plugin.hosts.mmengine.models.backbones import find_core
@@ -168,7 +167,7 @@ def register_method(
 
     def register(kind: type[BackboneModel]) -> type[BackboneModel]:
         kind.method_type, kind.core_type, kind.backbones = method, core_type, backbones
-        return MODELS.register_module(module=checked(method)(kind))
+        return MODELS.register_module(module=check_arguments(method)(kind))
 
     return register
 

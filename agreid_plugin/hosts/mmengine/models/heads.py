@@ -9,7 +9,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.data.batches import to_batch
 from agreid_plugin.hosts.mmengine.models.base import compute_accuracy
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives
@@ -22,7 +22,7 @@ MODELS.register_module(module=BNNeck)
 
 
 @MODELS.register_module()
-@checked()
+@check_arguments()
 class ReIDHead(BaseModule):
     """`BNNeck` and losses of identities, as a head of mmpretrain's classifiers and retrievers.
 

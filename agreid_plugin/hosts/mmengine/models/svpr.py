@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agreid_plugin.errors import error_context, require_int
-from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.data.attributes import get_schema
 from agreid_plugin.hosts.mmengine.models.backbones import build_towers
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
@@ -16,7 +16,7 @@ from agreid_plugin.methods import svpr
 
 
 @MODELS.register_module()
-@checked(svpr.SVPR)
+@check_arguments(svpr.SVPR)
 class SVPR(ReIDModel):
     """SVPR-ReID.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agreid_plugin.errors import error_context, require_int
-from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.models.backbones import build_towers
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel, compute_accuracy
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives
@@ -20,7 +20,7 @@ from agreid_plugin.types import Batch
 
 
 @MODELS.register_module()
-@checked(tag_clip.TAGCLIP)
+@check_arguments(tag_clip.TAGCLIP)
 class TAGCLIP(ReIDModel):
     """TAG-CLIP, and TBPS-CLIP as the part of it that others lack.
 

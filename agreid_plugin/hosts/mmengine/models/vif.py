@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from agreid_plugin.errors import error_context, require_int
-from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.models.backbones import HostBackbone
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.models.build import Config, build, build_objectives, get_head_maker
@@ -29,7 +29,7 @@ class ForeignBackbone(nn.Module):
 
 
 @MODELS.register_module()
-@checked(vif.VIF)
+@check_arguments(vif.VIF)
 class VIF(ReIDModel):
     """VIF-AGReID on any backbone, with `PLRM` among the transforms; with `vial_weight=0` and without PLRM the baseline.
 
