@@ -11,6 +11,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, error_context, require_int, unknown
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.data.batches import is_sentence, to_batch
 from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import rename_from_fastreid
 from agreid_plugin.hosts.mmengine.models.backbones import find_core

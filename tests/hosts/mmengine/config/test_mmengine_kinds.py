@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.config.arguments import find_mismatch, require_kinds
 from agreid_plugin.hosts.mmengine.config.checks import PACKAGE, BuildErrors, check_config
-from agreid_plugin.hosts.mmengine.config.loading import load_config
+from agreid_plugin.hosts.mmengine.config.loading import KEYS, load_config
 from agreid_plugin.hosts.mmengine.data.batches import ReIDPreprocessor
 from agreid_plugin.hosts.mmengine.engine.checkpoints import CheckpointHook
 
@@ -208,7 +208,7 @@ def test_every_type_of_a_configuration_is_looked_up(tiny_py, key, value, words):
 )
 def test_recipes_of_mmpretrain_are_sound(name):
     folder = Path(mmpretrain.__file__).parent / ".mim" / "configs"
-    check_config(Config.fromfile(folder / f"{name}.py"))
+    check_config(Config.fromfile(folder / f"{name}.py"), KEYS)
 
 
 def test_a_key_misspelt_over_a_base_that_has_it(tiny_py, tmp_path):

@@ -12,7 +12,7 @@ from agreid_plugin.hosts.mmengine.registry import MODELS
 METHOD = '''
 from torch import nn
 
-from agreid_plugin.hosts.mmengine.config.arguments import checked
+from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.models.backbones import HostBackbone
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.models.build import build
@@ -50,7 +50,7 @@ class Gate(nn.Linear):
 
 
 @MODELS.register_module()
-@checked()
+@check_arguments()
 class FooBackbone(HostBackbone):
     """Two layers, mixed."""
 
@@ -65,7 +65,7 @@ class FooBackbone(HostBackbone):
 
 
 @MODELS.register_module(name="Foo")
-@checked(Foo, given=("backbone", "identities"))
+@check_arguments(Foo, given=("backbone", "identities"))
 class FooModel(ReIDModel):
     """Foo: a method of today."""
 
