@@ -225,7 +225,7 @@ def find_contradictions(text: str, attributes: Mapping[str, str]) -> list[str]:
     caption of two garments one of which has the color.
 
     Example:
-        >>> contradictions("A man in a navy shirt and white shoes.", {"gender": "female", "upper color": "blue"})
+        >>> find_contradictions("A man in a navy shirt and white shoes.", {"gender": "female", "upper color": "blue"})
         ['gender is woman, the text says man']
     """
     appearance = parse_appearance(attributes)

@@ -137,7 +137,7 @@ def schema_from_rows(rows: Iterable[Any]) -> AttributeSchema:
     """Return the schema of rows `[name, [value, ...]]`, the form of a configuration.
 
     Example:
-        >>> from_rows([["hat", ["no", "yes"]]]).groups
+        >>> schema_from_rows([["hat", ["no", "yes"]]]).groups
         {'hat': ('no', 'yes')}
     """
     groups: dict[str, tuple[str, ...]] = {}

@@ -50,9 +50,9 @@ def build_attribute_sentence(attributes: Mapping[str, str], style: str = "paper"
         prompts: how many X to leave room for.
 
     Example:
-        >>> attribute_sentence({"gender": "male", "hair color": "black", "hat": "unknown"})
+        >>> build_attribute_sentence({"gender": "male", "hair color": "black", "hat": "unknown"})
         'A photo of a X X X X person with attributes: gender is male, hair color is black.'
-        >>> attribute_sentence({})
+        >>> build_attribute_sentence({})
         'A photo of a X X X X person. Attributes are unknown.'
     """
     begin, neutral, blank = _STYLES[require_known("style of attribute sentences", style, STYLES)]

@@ -125,9 +125,9 @@ def is_hidden(protocol: Protocol, query: Record, gallery: Record) -> bool:
         >>> from agreid_plugin.types import View
         >>> query = Record("1.jpg", pid=7, camera=1, view=View.AERIAL)
         >>> another_drone = Record("2.jpg", pid=7, camera=2, view=View.AERIAL)
-        >>> hidden(protocol("CARGO/ALL"), query, another_drone)  # hides one camera's images of a person
+        >>> is_hidden(protocol("CARGO/ALL"), query, another_drone)  # hides one camera's images of a person
         False
-        >>> hidden(protocol("CARGO/AG-both"), query, another_drone)  # hides one view's
+        >>> is_hidden(protocol("CARGO/AG-both"), query, another_drone)  # hides one view's
         True
     """
     return any(hides(rule, query, gallery) for rule in protocol.hide)
