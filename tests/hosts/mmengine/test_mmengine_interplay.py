@@ -172,11 +172,10 @@ def test_our_loss_on_their_head():
 
 
 @pytest.mark.parametrize("name", ["TripletLoss", "VIAL"])
-def test_our_metric_losses_on_their_head(name):
+def test_losses_of_features_refuse_the_logits_of_their_head(name):
     model = classifier(BACKBONES["ViT"], linear(16, type=f"agreid_plugin.{name}"))
-    found = learns(model, their_data())["loss"]
-    scores = model(model.data_preprocessor(their_data())["inputs"], mode="tensor")
-    torch.testing.assert_close(found, getattr(losses, name)()(scores, torch.tensor(PIDS)))
+    with pytest.raises(InputError, match=f"{name} compares features.*objectives of agreid_plugin.ReIDHead"):
+        learns(model, their_data())
 
 
 def test_a_sum_is_divided_by_what_a_head_says():

@@ -21,6 +21,7 @@ from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import check_text, select_items
 from agreid_plugin.hosts.fastreid.data.transforms import check_pipeline
 from agreid_plugin.hosts.fastreid.engine.solver import check_solver
+from agreid_plugin.hosts.fastreid.models.base import check_head
 from agreid_plugin.hosts.fastreid.models.losses import check_losses
 
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
@@ -56,6 +57,7 @@ def check_model(cfg) -> None:
             ("MODEL.HEADS.NAME", [cfg.MODEL.HEADS.NAME], REID_HEADS_REGISTRY._obj_map),
         )
     )
+    check_head(cfg)
     check_losses(cfg)
     check_text(cfg)
     _check_pretrained(cfg.MODEL.BACKBONE)

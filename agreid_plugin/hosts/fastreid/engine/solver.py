@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -55,6 +56,27 @@ def check_solver(cfg) -> None:
     for row in solver.LR_FACTORS:
         if not (isinstance(row, list | tuple) and len(row) == 2 and isinstance(row[0], str) and _is_number(row[1])):
             raise InputError(f"SOLVER.LR_FACTORS takes rows [module, factor], got {row!r}")
+
+
+def check_frozen_layers(cfg, model: nn.Module) -> None:
+    """Refuse layers to freeze of which the host would freeze nothing.
+
+    It freezes parameters whose names begin with a pattern of `MODEL.FREEZE_LAYERS`, for `SOLVER.FREEZE_ITERS` steps.
+    """
+    layers, parameters = cfg.MODEL.FREEZE_LAYERS, [name for name, _ in model.named_parameters()]
+    if layers and cfg.SOLVER.FREEZE_ITERS < 1:
+        raise InputError(
+            f"MODEL.FREEZE_LAYERS names {', '.join(layers)}, but SOLVER.FREEZE_ITERS is {cfg.SOLVER.FREEZE_ITERS}: "
+            "say for how many iterations, or leave the layers out"
+        )
+    modules = [name for name, _ in model.named_modules() if name]
+    for layer in layers:
+        try:
+            is_found = any(re.match(layer, name) for name in parameters)
+        except re.error as error:
+            raise InputError(f"MODEL.FREEZE_LAYERS {layer!r} is no pattern: {error}") from None
+        if not is_found:
+            raise unknown("MODEL.FREEZE_LAYERS", layer, modules)
 
 
 def adjust(cfg, model: nn.Module, optimizer: Optimizer) -> None:

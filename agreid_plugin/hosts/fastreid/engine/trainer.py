@@ -73,6 +73,7 @@ class Trainer(ResumableTrainer):
     def build_model(cls, cfg):
         """Build the model and log it."""
         model = build_model(cfg)
+        solver.check_frozen_layers(cfg, model)
         _logger.info("Model:\n%s", model)
         return model
 

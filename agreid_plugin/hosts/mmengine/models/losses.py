@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from agreid_plugin import losses
+from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.losses import objectives
 
 
 class HostHeadLoss:
-    """Mixin before a loss that mmpretrain's heads can call: they give `avg_factor`, the divisor of a sum."""
+    """Mixin before a loss of logits that mmpretrain's heads can call: they give `avg_factor`, the divisor of a sum."""
 
     def forward(self, values: Tensor, *labels: Tensor, avg_factor: float | None = None) -> Tensor:
         """Return the loss, which is a mean over B images, as one over `avg_factor` of them: (B, D), (B,) -> ()."""
@@ -20,15 +21,28 @@ class HostHeadLoss:
         return loss if avg_factor is None else loss * (len(values) / avg_factor)
 
 
+class FeatureLoss:
+    """Mixin before a loss of features: mmpretrain's classification heads have only logits for their loss."""
+
+    def forward(self, values: Tensor, *labels: Tensor, avg_factor: float | None = None) -> Tensor:
+        """Return the loss, or refuse to take logits for features: (B, D), (B,) -> ()."""
+        if avg_factor is not None:
+            raise InputError(
+                f"{type(self).__name__} compares features, and a head of mmpretrain gives its loss logits: list it in "
+                "the objectives of agreid_plugin.ReIDHead"
+            )
+        return super().forward(values, *labels)
+
+
 class IdentityLoss(HostHeadLoss, losses.IdentityLoss):
     """Cross-entropy to the identity."""
 
 
-class TripletLoss(HostHeadLoss, losses.TripletLoss):
+class TripletLoss(FeatureLoss, losses.TripletLoss):
     """Triplets mined within the batch."""
 
 
-class VIAL(HostHeadLoss, losses.VIAL):
+class VIAL(FeatureLoss, losses.VIAL):
     """View-Invariant Angular Loss of VIF-AGReID."""
 
 

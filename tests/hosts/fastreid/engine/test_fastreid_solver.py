@@ -35,6 +35,31 @@ def test_groups_of_the_optimizer(tiny_text):
     assert len(optimizer.param_groups) == 4
 
 
+@pytest.mark.parametrize(
+    ("layers", "iterations", "words"),
+    [
+        (["image.tower.nope"], 5, "'image.tower.nope' unknown (did you mean image.tower"),
+        (["image("], 5, "MODEL.FREEZE_LAYERS 'image(' is no pattern"),
+        (["image"], 0, "SOLVER.FREEZE_ITERS is 0: say for how many iterations"),
+    ],
+)
+def test_layers_that_would_not_be_frozen_are_refused(tiny_text, layers, iterations, words):
+    cfg = configured(tiny_text, "MODEL.FREEZE_LAYERS", layers, "SOLVER.FREEZE_ITERS", iterations)
+    with pytest.raises(InputError, match=re.escape(words)):
+        Trainer.build_model(cfg)
+
+
+def test_layers_are_frozen_by_the_beginning_of_names(tiny_text):
+    cfg = configured(tiny_text, "MODEL.FREEZE_LAYERS", ["image.tower"], "SOLVER.FREEZE_ITERS", 5)
+    model = Trainer.build_model(cfg)
+    optimizer, _ = Trainer.build_optimizer(cfg, model)
+    frozen = {id(w) for group in optimizer.param_groups if group["freeze_status"] == "freeze" for w in group["params"]}
+    names = {name for name, value in model.named_parameters() if id(value) in frozen}
+    assert names == {
+        name for name, value in model.named_parameters() if name.startswith("image.tower") if value.requires_grad
+    }
+
+
 def test_the_cosine_falls_with_every_iteration(tiny_text):
     cfg = configured(tiny_text, "SOLVER.MAX_EPOCH", 3, "SOLVER.WARMUP_ITERS", 4, "SOLVER.WARMUP_FACTOR", 0.01)
     weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]

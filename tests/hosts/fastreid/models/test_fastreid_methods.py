@@ -10,6 +10,8 @@ from conftest import RESNET, ROOT, assert_one_line, recipes
 from fastreid.utils.events import EventStorage
 from small_fastreid import VISA, built, train_once, write_tiny
 
+from agreid_plugin.errors import InputError
+from agreid_plugin.hosts.fastreid.config.checks import check_config
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.losses import VIAL
@@ -122,6 +124,16 @@ def test_heads_of_both_owners_fit(tiny, head):
     with EventStorage():
         sum(model(host_batch()).values()).backward()
     assert model.eval()(host_batch()).shape == (4, 32)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("CLS_LAYER", "ArcSoftmax"), ("SCALE", 64), ("MARGIN", 0.35), ("NECK_FEAT", "after")]
+)
+def test_options_that_our_head_has_not_are_refused(tiny, option, value):
+    overrides = [f"MODEL.HEADS.{option}", str(value)]
+    with pytest.raises(InputError, match=f"MODEL.HEADS.{option} is {value}, which BNNeckHead has not"):
+        check_config(load_config(tiny, overrides))
+    check_config(load_config(tiny, [*overrides, "MODEL.HEADS.NAME", "EmbeddingHead"]))
 
 
 def test_vdts_backbone_serves_the_hosts_baseline_and_circle_loss(tiny):
