@@ -72,4 +72,4 @@ def test_every_file_of_the_page_is_written_and_every_command_run(followed):
     folder, said = followed
     assert len([block for block in BLOCKS if block.file]) == 12
     assert all((folder / block.file).is_file() for block in BLOCKS if block.file)
-    assert said.count("$ fastreid") + said.count("$ python") == 14
+    assert said.count("$ fastreid") + said.count("$ python") == 15
