@@ -19,7 +19,7 @@ import torch
 from fastreid.config import CfgNode, defaults, get_cfg
 
 from agreid_plugin.data.files import read_yaml
-from agreid_plugin.engine.overrides import literal, pairs
+from agreid_plugin.engine.configuration import literal, pairs
 from agreid_plugin.errors import InputError, MissingInputError, did_you_mean, first_line
 from agreid_plugin.host import find_host
 

@@ -24,7 +24,7 @@ from fastreid.config import defaults
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from torch import Tensor, nn
 
-from agreid_plugin.engine.overrides import literal
+from agreid_plugin.engine.configuration import literal
 from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.hosts.fastreid.compat.files import misfit_reason
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare

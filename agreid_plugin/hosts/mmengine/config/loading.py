@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from agreid_plugin.data.attributes import schema_to_rows
-from agreid_plugin.engine.overrides import literal, pairs
+from agreid_plugin.engine.configuration import literal, pairs
 from agreid_plugin.errors import InputError, did_you_mean, error_context, first_line
 from agreid_plugin.hosts.mmengine.config.checks import EXTRA_RUNNER_KEYS, check_config
 from agreid_plugin.hosts.mmengine.data.attributes import get_schema
