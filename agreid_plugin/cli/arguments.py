@@ -39,7 +39,7 @@ def add_config(
 
 
 def _find_recipe(name: str) -> str:
-    from agreid_plugin.engine.recipes import find_recipe
+    from agreid_plugin.engine.configuration import find_recipe
 
     return find_recipe(name)
 

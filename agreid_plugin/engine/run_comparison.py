@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agreid_plugin.data.datasets.tree import normalize_name
-from agreid_plugin.engine.recipes import RECIPES
+from agreid_plugin.engine.configuration import RECIPES
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.evaluation.papers import FILE_NAME, Paper, load_paper
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from agreid_plugin.engine.guard import LearningGuard, NonFiniteLossError, WeightChangeCheck
+from agreid_plugin.engine.observers import LearningGuard, NonFiniteLossError, WeightChangeCheck
 from agreid_plugin.errors import InputError
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from agreid_plugin.engine.optimization import is_below
-from agreid_plugin.engine.configuration import literal, pairs
+from agreid_plugin.engine.configuration import is_below, literal, pairs
 from agreid_plugin.errors import InputError
 
 KEYS = {"folder": "work_dir", "weights": "load_from"}

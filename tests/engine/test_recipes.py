@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from agreid_plugin.engine.recipes import RECIPES, SHIPPED, find_recipe
+from agreid_plugin.engine.configuration import RECIPES, SHIPPED, find_recipe
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from agreid_plugin.engine import run_costs
-from agreid_plugin.engine.run_costs import Energy, Meter
+from agreid_plugin.engine import run_card
+from agreid_plugin.engine.run_card import Energy, Meter
 
 FULL = 1_000_000_000
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_absent_and_no_thread_watches_it(tmp_path, missin
     if missing:
         (zone(tmp_path, 0, 1) / missing).unlink()
     started = []
-    monkeypatch.setattr(run_costs.threading, "Thread", lambda **given: started.append(given))
+    monkeypatch.setattr(run_card.threading, "Thread", lambda **given: started.append(given))
     assert Energy(tmp_path).figures() == {"cpu_joules": None, "gpu_watts": None}
     assert not started
 

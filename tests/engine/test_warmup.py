@@ -11,7 +11,7 @@ from mmengine.registry import PARAM_SCHEDULERS
 from small_mmengine_config import write_config
 from zygote import assert_refused
 
-from agreid_plugin.engine.optimization import fit_warmup
+from agreid_plugin.engine.configuration import fit_warmup
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.engine import solver
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from agreid_plugin.engine.guard import FetchedLosses
+from agreid_plugin.engine.observers import FetchedLosses
 from agreid_plugin.hosts.fastreid.compat.names import host, replace
 from agreid_plugin.hosts.host_fixes import HostFixes
 from agreid_plugin.types import Batch, HeadOutputs

@@ -16,7 +16,7 @@ from fastreid.utils.events import EventWriter, get_event_storage
 from torch import Tensor, nn
 
 from agreid_plugin.data.bad_images import BadImages
-from agreid_plugin.engine import guard
+from agreid_plugin.engine import observers
 from agreid_plugin.engine.distributed.process_group import report_step
 from agreid_plugin.engine.observers import ExpertUsageLog, list_unreadable
 from agreid_plugin.engine.run_card import Card, protocol_facts, weight_files
@@ -99,17 +99,17 @@ _logger = logging.getLogger("fastreid.train")
 
 
 class LearningGuard(hooks.HookBase):
-    """Stops a run that learns nothing; see `agreid_plugin.engine.guard.LearningGuard`.
+    """Stops a run that learns nothing; see `agreid_plugin.engine.observers.LearningGuard`.
 
     fast-reid on torch >= 2 trains for days without an error and changes no weight. Losses are judged where the host
     logs them, before the optimizer's step; see the host fix `stop_together`.
     """
 
-    _guard: guard.LearningGuard | None = None
+    _guard: observers.LearningGuard | None = None
 
     def before_train(self) -> None:
         """Begin to watch the model and the optimizer."""
-        self._guard = guard.LearningGuard(
+        self._guard = observers.LearningGuard(
             plain(self.trainer.model),
             self.trainer.optimizer,
             images_and_paths=_images_and_paths,

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from agreid_plugin.engine.checkpoints import describe_schedule_change, mismatch_error
-from agreid_plugin.engine.optimization import describe_shortening, fit_warmup, is_below
+from agreid_plugin.engine.configuration import describe_shortening, fit_warmup, is_below
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 

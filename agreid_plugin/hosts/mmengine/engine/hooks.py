@@ -17,7 +17,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 from torch import Tensor
 
-from agreid_plugin.engine import guard
+from agreid_plugin.engine import observers
 from agreid_plugin.engine.checkpoints import tolerate_full_disk
 from agreid_plugin.engine.observers import ExpertUsageLog, list_unreadable
 from agreid_plugin.engine.report import report
@@ -115,13 +115,13 @@ class LearningGuard(Hook):
     priority = "LOWEST"  # behind whatever draws random numbers before a step
 
     def __init__(self) -> None:
-        self._guard: guard.LearningGuard | None = None
+        self._guard: observers.LearningGuard | None = None
 
     def before_train(self, runner: Runner) -> None:
         """Begin to watch."""
         wrapper = runner.optim_wrapper
         single = isinstance(wrapper, OptimWrapper)
-        self._guard = guard.LearningGuard(
+        self._guard = observers.LearningGuard(
             plain_model(runner),
             wrapper.optimizer if single else None,
             loss_terms=loss_terms,

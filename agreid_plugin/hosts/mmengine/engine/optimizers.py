@@ -20,7 +20,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import clip_grad_norm_
 
 from agreid_plugin.engine.checkpoints import describe_schedule_change
-from agreid_plugin.engine.optimization import describe_shortening, fit_warmup, is_below
+from agreid_plugin.engine.configuration import describe_shortening, fit_warmup, is_below
 from agreid_plugin.errors import InputError, require_int, require_within, unknown
 from agreid_plugin.hosts.mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, PARAM_SCHEDULERS
 
