@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from small_svpr import THREE_WORDS, VARIANTS, batch, features, small_svpr, step, without_dropout
 
 from agreid_plugin.errors import InputError
+from agreid_plugin.methods.svpr.text import ViewWords
 from agreid_plugin.types import PLATFORMS, UNKNOWN, View
 
 
@@ -105,3 +106,12 @@ def test_everything_learns_in_a_batch_of_one_view(variant, view):
     step(method, batch().with_(views=torch.full((6,), view)))
     for name, parameter in method.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, name
+
+
+@pytest.mark.parametrize("platforms", [None, torch.tensor([0, 1, 2, UNKNOWN])])
+def test_words_of_views_are_the_same_when_compiled(platforms):
+    """Inside Dynamo a tensor compared with a member of `View` became the bool False."""
+    words = ViewWords(THREE_WORDS) if platforms is not None else ViewWords()
+    views = torch.tensor([View.AERIAL, View.GROUND, View.GROUND, UNKNOWN])
+    compiled = torch.compile(words.encode, backend="eager", fullgraph=True)
+    assert compiled(views, platforms).tolist() == words.encode(views, platforms).tolist()

@@ -77,7 +77,7 @@ class ViewWords(ViewClasses):
         table = torch.tensor([*self.by_platform, UNKNOWN], device=views.device)  # the last also answers to UNKNOWN
         ground = table[platforms] if "platforms" in self.inputs else table[PLATFORMS.index("cctv")]
         aerial = table[PLATFORMS.index("uav")]
-        return ground.where(views == View.GROUND, aerial.where(views == View.AERIAL, UNKNOWN))
+        return ground.where(views == View.GROUND.value, aerial.where(views == View.AERIAL.value, UNKNOWN))
 
     def decode(self, classes: Tensor, batch: Batch) -> Batch:
         """Return a batch in which views and platforms of these words stand for unknown ones.

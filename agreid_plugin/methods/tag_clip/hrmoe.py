@@ -217,7 +217,7 @@ class HRMoEBlock(MoEBlock):
         """Return which experts images of these views may use, where M is 0 (Eq. 7): (B,) -> (B, E)."""
         experts = torch.arange(self.feature_router.out_features, device=views.device)
         aerial, ground = ((experts >= group.start) & (experts < group.stop) for group in self.groups)
-        seen = (views == View.AERIAL).unsqueeze(1)
+        seen = (views == View.AERIAL.value).unsqueeze(1)
         return (seen & aerial) | (~seen & ground)
 
     def _sample_views(self, logits: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class Queries:
     def routers(self, views: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """Return each router's probabilities, (B, E), and the images it routes, (B,), or None for all."""
         shared, by_view = require_given("shared", self.shared), require_given("by_view", self.by_view)
-        return [(shared.probabilities, None), *((by_view.probabilities, views == view) for view in View)]
+        return [(shared.probabilities, None), *((by_view.probabilities, views == view.value) for view in View)]
 
 
 class ETGM(nn.Module):
