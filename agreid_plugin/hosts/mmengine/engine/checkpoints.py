@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mmengine import hooks
 from mmengine.dist import is_main_process
@@ -22,6 +22,7 @@ from agreid_plugin.engine.checkpoints import (
 )
 from agreid_plugin.engine.checks import MARKER, check_writable
 from agreid_plugin.errors import InputError
+from agreid_plugin.evaluation import NUMBERS
 from agreid_plugin.hosts.mmengine.config.arguments import require_arguments, require_kinds
 from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import load_from_local, make_plain
 from agreid_plugin.hosts.mmengine.registry import HOOKS
@@ -64,6 +65,9 @@ class CheckpointHook(hooks.CheckpointHook):
         *args: see mmengine's.
         **kwargs: see mmengine's.
     """
+
+    _default_greater_keys: ClassVar = [*hooks.CheckpointHook._default_greater_keys, *NUMBERS, "metric"]
+    """Numbers of which more is better, so that `save_best` of a protocol needs no `rule`."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         require_arguments("CheckpointHook", hooks.CheckpointHook, kwargs, passed=PASSED_ON)

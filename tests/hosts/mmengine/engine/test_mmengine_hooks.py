@@ -25,6 +25,7 @@ from agreid_plugin.evaluation import load_results
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, choose_protocols
 from agreid_plugin.hosts.mmengine.config.dataset_checks import check_identities, list_labeled_images
 from agreid_plugin.hosts.mmengine.config.loading import to_plain
+from agreid_plugin.hosts.mmengine.engine.checkpoints import CheckpointHook
 from agreid_plugin.hosts.mmengine.engine.hooks import LearningGuard, SoftLabelRamp, setup_facts
 from agreid_plugin.nn.expert_usage import UsageCounter
 from agreid_plugin.types import UNKNOWN, Record, View
@@ -352,3 +353,11 @@ def test_views_of_test_images_are_checked_where_they_are_given():
 def test_wrong_pictures_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         HOOKS.build({"type": "agreid_plugin.RankLists", **arguments})
+
+
+@pytest.mark.parametrize("name", ["CARGO/ALL/Rank-1", "CARGO/AG-both/mAP", "CP2108/A2G/mINP", "metric"])
+def test_the_best_of_a_protocol_needs_no_rule(name):
+    hook = CheckpointHook(save_best=name)
+    assert hook.key_indicators == [name]
+    assert hook.rules == ["greater"]
+    assert hook.is_better_than[name](51.0, 50.0)
