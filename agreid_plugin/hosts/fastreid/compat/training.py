@@ -113,7 +113,7 @@ def seed_by_configuration() -> None:
     lambda: not hasattr(host("modeling.meta_arch").Baseline.losses, "__wrapped__"),
 )
 def every_registered_loss() -> None:
-    """Compute every registered loss on the features of the first head; the host's four stay as they are."""
+    """Compute every registered loss, the mean over the heads of an architecture; the host's four stay as they are."""
     for architecture in (host("modeling.meta_arch").Baseline, host("modeling.meta_arch.mgn").MGN):
         _add_losses(architecture)  # MoCo and Distiller are kinds of Baseline
 
@@ -137,10 +137,10 @@ def _add_losses(architecture: type[torch.nn.Module]) -> None:
     @wraps(compute)
     def losses(self, *args: Any) -> dict[str, torch.Tensor]:
         terms = compute(self, *args)
-        outputs, pids = args[0], args[-1]
-        head = HeadOutputs(outputs["features"], outputs["features"], outputs["cls_outputs"])
+        *branches, pids = args  # MGN has eight
+        heads = [HeadOutputs(each["features"], each["features"], each["cls_outputs"]) for each in branches]
         for name, objective in self.objectives.items():
-            terms[f"loss_{name}"] = objective(head, Batch(pids=pids))
+            terms[f"loss_{name}"] = sum(objective(head, Batch(pids=pids)) for head in heads) / len(heads)
         return terms
 
     architecture.__init__, architecture.losses = __init__, losses

@@ -211,14 +211,17 @@ def test_the_hosts_architectures_take_our_losses(config_file, architecture):
         names += ("MODEL.BACKBONE.DEPTH", "50x", "MODEL.BACKBONE.FEAT_DIM", "2048")
     overrides = (*names, "MODEL.LOSSES.VIAL.WEIGHT", "3.0", "MODEL.LOSSES.NAME", "('TripletLoss', 'VIAL')")
     model = built(config_file, *overrides).train()
-    outputs = {}
-    head = model.b1_head if architecture == "MGN" else model.heads
-    head.register_forward_hook(lambda _, __, result: outputs.update(result))
+    features = []
+    names = [f"b{branch}_head" for branch in (1, 2, 21, 22, 3, 31, 32, 33)] if architecture == "MGN" else ["heads"]
+    for head in map(model.get_submodule, names):
+        head.register_forward_hook(lambda _, __, outputs: features.append(outputs["features"]))
     inputs = {**host_batch(), "images": torch.rand(4, 3, 128, 32) * 255}
     with EventStorage():
         found = model({key: value.clone() for key, value in inputs.items()})
     assert any(name.startswith("loss_triplet") for name in found)
-    torch.testing.assert_close(found["loss_vial"], 3 * VIAL()(outputs["features"], inputs["targets"]))
+    terms = [3 * VIAL()(each, inputs["targets"]) for each in features]
+    assert len(terms) == (8 if architecture == "MGN" else 1)
+    torch.testing.assert_close(found["loss_vial"], sum(terms) / len(terms))
 
 
 def test_two_processes_train_visa(tiny, tmp_path, fastreid_command):
