@@ -9,6 +9,7 @@ import torch
 from conftest import assert_one_line
 from fastreid.config import get_cfg
 from fastreid.engine import default_setup
+from fastreid.modeling.backbones import build_backbone
 from fastreid.solver import build_optimizer
 from malicious import Writes
 from PIL import Image
@@ -232,3 +233,16 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path, content):
     with pytest.raises(InputError, match=r"a\.pth") as error:
         read_checkpoint(str(path))
     assert "\n" not in str(error.value)
+
+
+def test_networks_described_by_files_are_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    widths = []
+    for name, depth in (("regnet", "200y"), ("regnet", "200x"), ("effnet", "b0"), ("regnet", "200x")):
+        cfg = get_cfg()
+        cfg.MODEL.BACKBONE.merge_from_list(["NAME", f"build_{name}_backbone", "DEPTH", depth, "PRETRAIN", False])
+        network = build_backbone(cfg).eval()
+        widths.append((network(torch.zeros(1, 3, 32, 32)).shape[1], sum(each.numel() for each in network.parameters())))
+    assert [width for width, _ in widths] == [368, 368, 1280, 368]
+    assert widths[1] == widths[3]  # nothing is left of the network before
+    assert widths[0] != widths[1]  # 200y squeezes and excites

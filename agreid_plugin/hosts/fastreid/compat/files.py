@@ -132,6 +132,24 @@ def _explain_misfits(build: Callable[..., nn.Module], safe: SafeTorch) -> Callab
     return build_backbone
 
 
+@fix(
+    "RegNet and EfficientNet look for their files below the working folder, and keep what another one has set",
+    lambda: "merge_from_file" not in vars(host("modeling.backbones.regnet.config").cfg),
+)
+def networks_described_by_files() -> None:
+    """Read the description of a RegNet or EfficientNet from the host's package, upon its defaults."""
+    node = host("modeling.backbones.regnet.config").cfg
+    defaults, package = node.clone(), Path(importlib.import_module("fastreid").__file__).parent
+
+    def merge_from_file(path: str) -> None:
+        with (package.parent / path).open(encoding="utf-8") as file:
+            found = type(node).load_cfg(file)
+        node.merge_from_other_cfg(defaults)
+        node.merge_from_other_cfg(found)
+
+    vars(node)["merge_from_file"] = merge_from_file  # on the one object: setattr would make it a key
+
+
 def misfit_reason(error: Exception) -> str:
     """Return the most telling line of an error on loading weights, which is not torch's first."""
     lines = [line.strip() for line in str(error).splitlines()]
