@@ -21,11 +21,28 @@ from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import check_text, select_items
 from agreid_plugin.hosts.fastreid.data.transforms import check_pipeline
 from agreid_plugin.hosts.fastreid.engine.solver import check_solver
-from agreid_plugin.hosts.fastreid.models.base import check_head
+from agreid_plugin.hosts.fastreid.models.base import HostMethod, check_head, get_method_class
 from agreid_plugin.hosts.fastreid.models.losses import check_losses
 
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
-VIT_DEPTHS = ("small", "base")
+DEPTHS = {
+    "build_resnet_backbone": ("18x", "34x", "50x", "101x"),
+    "build_resnext_backbone": ("50x", "101x"),
+    "build_resnest_backbone": ("50x", "101x", "200x", "269x"),
+    "build_osnet_backbone": ("x1_0", "x0_75", "x0_5", "x0_25"),
+    "build_shufflenetv2_backbone": ("0.5x", "1.0x", "1.5x", "2.0x"),
+    "build_mobilenetv2_backbone": ("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x"),
+    "build_mobilenetv3_backbone": ("Large", "Small"),
+    "build_repvgg_backbone": (
+        *("A0", "A1", "A2", "B0", "B1", "B1g2", "B1g4", "B2", "B2g2", "B2g4", "B3", "B3g2", "B3g4"),
+    ),
+    "build_regnet_backbone": tuple(
+        f"{size}{kind}" for size in (200, 400, 800, 1600, 3200, 4000, 6400) for kind in "xy"
+    ),
+    "build_effnet_backbone": ("b0", "b1", "b2", "b3", "b4", "b5"),
+    "build_vit_backbone": ("small", "base"),
+}
+"""What the host's networks take for `MODEL.BACKBONE.DEPTH`."""
 
 
 def check_config(cfg) -> None:
@@ -125,14 +142,16 @@ def _check_pretrained(backbone) -> None:
 
 def _check_host_models(cfg) -> None:
     """Check what the host's own models need and do not check."""
-    if cfg.MODEL.BACKBONE.NAME == "build_vit_backbone":
-        if cfg.MODEL.BACKBONE.DEPTH not in VIT_DEPTHS:
-            raise unknown("MODEL.BACKBONE.DEPTH of build_vit_backbone", cfg.MODEL.BACKBONE.DEPTH, VIT_DEPTHS)
-        if list(cfg.INPUT.SIZE_TRAIN) != list(cfg.INPUT.SIZE_TEST):
-            raise InputError(
-                f"build_vit_backbone needs one image size: INPUT.SIZE_TRAIN is {list(cfg.INPUT.SIZE_TRAIN)}, "
-                f"INPUT.SIZE_TEST {list(cfg.INPUT.SIZE_TEST)}"
-            )
+    backbone = cfg.MODEL.BACKBONE
+    method, depths = get_method_class(cfg), DEPTHS.get(backbone.NAME)
+    takes_any = method is HostMethod or method.takes_any_backbone  # others say which one they need
+    if takes_any and depths and backbone.DEPTH not in depths:
+        raise unknown(f"MODEL.BACKBONE.DEPTH of {backbone.NAME}", backbone.DEPTH, depths)
+    if backbone.NAME == "build_vit_backbone" and list(cfg.INPUT.SIZE_TRAIN) != list(cfg.INPUT.SIZE_TEST):
+        raise InputError(
+            f"build_vit_backbone needs one image size: INPUT.SIZE_TRAIN is {list(cfg.INPUT.SIZE_TRAIN)}, "
+            f"INPUT.SIZE_TEST {list(cfg.INPUT.SIZE_TEST)}"
+        )
     if cfg.MODEL.META_ARCHITECTURE == "Distiller":
         _check_teachers(cfg)
 

@@ -246,7 +246,7 @@ def test_bad_settings_are_one_line(tiny, fastreid_command, overrides, words):
 
 def test_a_size_the_host_does_not_know_is_one_line(config_file, fastreid_command):
     outcome = fastreid_command("explain", "--config", config_file, *RESNET, "MODEL.BACKBONE.DEPTH", "19x")
-    assert_one_line(outcome, "the model cannot be built", "19x")
+    assert_one_line(outcome, "MODEL.BACKBONE.DEPTH of build_resnet_backbone '19x' unknown (did you mean 18x?)")
 
 
 def test_the_command_prints_titles_and_rows(tiny, fastreid_command):

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import RESNET, ROOT, assert_one_line, recipes
+from fastreid.modeling import backbones
 from fastreid.utils.events import EventStorage
 from small_fastreid import VISA, built, train_once, write_tiny
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.fastreid.config.checks import check_config
+from agreid_plugin.hosts.fastreid.config.checks import DEPTHS, check_config
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.losses import VIAL
@@ -124,6 +125,16 @@ def test_heads_of_both_owners_fit(tiny, head):
     with EventStorage():
         sum(model(host_batch()).values()).backward()
     assert model.eval()(host_batch()).shape == (4, 32)
+
+
+@pytest.mark.parametrize("name", sorted(DEPTHS))
+def test_depths_of_the_hosts_networks_are_those_that_it_builds(tiny, name):
+    overrides = ["MODEL.META_ARCHITECTURE", "Baseline", "MODEL.BACKBONE.NAME", name, "MODEL.BACKBONE.DEPTH"]
+    for depth in DEPTHS[name]:
+        with torch.device("cpu" if name == "build_vit_backbone" else "meta"):  # it reads numbers of a tensor
+            backbones.build_backbone(load_config(tiny, [*overrides, depth]))
+    with pytest.raises(InputError, match=f"MODEL.BACKBONE.DEPTH of {name} '{depth}q' unknown .did you mean {depth}"):
+        check_config(load_config(tiny, [*overrides, f"{depth}q"]))
 
 
 @pytest.mark.parametrize(
