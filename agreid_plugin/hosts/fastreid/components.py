@@ -13,7 +13,6 @@ from agreid_plugin.hosts.fastreid.engine import solver  # noqa: F401 - importing
 from agreid_plugin.hosts.fastreid.models import (  # noqa: F401 - importing them puts them there
     backbones,
     base,
-    clip,
     clip_reid,
     external,
     losses,

@@ -42,8 +42,8 @@ from agreid_plugin.hosts.fastreid.engine.distributed import local_group
 from agreid_plugin.hosts.fastreid.engine.evaluator import comparison, test_sets  # noqa: F401 - part of the host
 from agreid_plugin.hosts.fastreid.engine.hooks import card_facts
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
+from agreid_plugin.hosts.fastreid.models.backbones import with_activation
 from agreid_plugin.hosts.fastreid.models.base import build_for_inference
-from agreid_plugin.hosts.fastreid.models.clip import with_activation
 from agreid_plugin.inference.weights import load_weights
 
 _logger = logging.getLogger("fastreid.run")

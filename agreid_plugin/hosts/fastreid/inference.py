@@ -16,8 +16,8 @@ from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.evaluator import comparison, test_sets
+from agreid_plugin.hosts.fastreid.models.backbones import with_activation
 from agreid_plugin.hosts.fastreid.models.base import HostMethod, build_for_inference
-from agreid_plugin.hosts.fastreid.models.clip import with_activation
 from agreid_plugin.inference.extractor import ExtractionModel, Settings, compute_fingerprint
 from agreid_plugin.inference.weights import load_weights, require_weights
 from agreid_plugin.types import Batch

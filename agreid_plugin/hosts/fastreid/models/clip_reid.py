@@ -29,8 +29,8 @@ from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_
 from agreid_plugin.hosts.fastreid.config.signatures import keys_from
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.engine.distributed import plain, share
+from agreid_plugin.hosts.fastreid.models.backbones import build_clip_backbone, build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.models.base import HostMethod, head_parts
-from agreid_plugin.hosts.fastreid.models.clip import build_clip_backbone, build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.models.losses import declare_architecture
 from agreid_plugin.losses import IdentityLoss
 from agreid_plugin.methods import clip_reid

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.data.attributes import get_schema
+from agreid_plugin.hosts.fastreid.models.backbones import build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.models.base import OUR_HEAD, HostMethod, head_parts, register_method, view_source
-from agreid_plugin.hosts.fastreid.models.clip import build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.models.released import CLIP_GRID, CLIP_SHAPES, ReleasedModelSpec
 from agreid_plugin.methods import svpr
 from agreid_plugin.types import AttributeGuess

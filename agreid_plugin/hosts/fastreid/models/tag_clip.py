@@ -13,8 +13,8 @@ from torch import Tensor
 from agreid_plugin.errors import require_within
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
+from agreid_plugin.hosts.fastreid.models.backbones import build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.models.base import HostMethod, register_method
-from agreid_plugin.hosts.fastreid.models.clip import build_towers, require_clip_backbone
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives
 from agreid_plugin.hosts.fastreid.models.released import CLIP_SHAPES, ReleasedModelSpec
 from agreid_plugin.methods import tag_clip

@@ -16,7 +16,7 @@ from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data.batches import to_host
 from agreid_plugin.hosts.fastreid.data.transforms import build_transforms
 from agreid_plugin.hosts.fastreid.engine.trainer import Trainer
-from agreid_plugin.hosts.fastreid.models.clip import build_towers
+from agreid_plugin.hosts.fastreid.models.backbones import build_towers
 from agreid_plugin.hosts.fastreid.models.clip_reid import FILE_NAME, extract, read_schedule
 from agreid_plugin.losses import IdentityLoss, TripletLoss
 from agreid_plugin.methods.clip_reid import CLIPReID, PromptSchedule
