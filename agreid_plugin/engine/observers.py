@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from agreid_plugin.data.bad_images import BadImages, log_bad_images
+from agreid_plugin.engine.signals import is_main_process
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.validation import describe_collapse
 from agreid_plugin.nn.expert_usage import UsageCounter, find_idle_experts, flatten_shares, format_shares, merge_usage
@@ -357,5 +358,5 @@ def list_unreadable(bad_images: BadImages | None, folder: str | Path, logger: lo
         logger: the host's.
     """
     parts: Iterable[list[str]] = gather_objects(bad_images.paths() if bad_images is not None else [])
-    if not dist.is_initialized() or dist.get_rank() == 0:
+    if is_main_process():
         log_bad_images(folder, {path for part in parts for path in part}, "training", logger)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch.distributed as dist
-
 from agreid_plugin.data.datasets import parse_once
 from agreid_plugin.data.workers import name_worker_crashes
 from agreid_plugin.engine.checks import check_features_file, check_writable, remove_unless_begun, report_full_disk
@@ -18,7 +16,7 @@ from agreid_plugin.engine.distributed import launch
 from agreid_plugin.engine.distributed.environment import LaunchOptions
 from agreid_plugin.engine.report import report, save_thresholds
 from agreid_plugin.engine.run_card import Card, evaluation_card
-from agreid_plugin.engine.signals import Interruption
+from agreid_plugin.engine.signals import Interruption, is_main_process
 from agreid_plugin.evaluation import load_features, save_features
 from agreid_plugin.evaluation.collector import Evaluation
 from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, computable
@@ -230,7 +228,7 @@ def _evaluate(host: Host, run: Run) -> None:
         testing = host.build_testing(run)
         require_predictor(testing.method, testing.load(run.weights), host.VIEW_KEY, run.weights)
         facts = host.facts(run, testing)
-        with _card(run, testing.test_sets, facts) if _is_main() else nullcontext():
+        with _card(run, testing.test_sets, facts) if is_main_process() else nullcontext():
             evaluations = testing.evaluate()
             if evaluations:
                 _report(run, evaluations)
@@ -264,7 +262,3 @@ def _report(run: Run, evaluations: Sequence[Evaluation]) -> None:
             save_thresholds(run.model_folder, each.comparison, each.features, protocols, _logger)
     metrics = [entry for each in evaluations for entry in each.metrics]
     report(run.output / RESULTS, metrics, request.bootstrap, _logger)
-
-
-def _is_main() -> bool:
-    return not dist.is_initialized() or dist.get_rank() == 0

@@ -101,7 +101,7 @@ def leave_closed_terminal() -> None:
 def _print_signal(number: int) -> None:
     """Say once that the signal was heard; a process that the command has started leaves that to the command."""
     started = multiprocessing.parent_process() is not None
-    if not started and (not dist.is_initialized() or dist.get_rank() == 0):
+    if not started and is_main_process():
         print_signal(number)
 
 
@@ -109,6 +109,11 @@ def print_signal(number: int) -> None:
     """Say that a signal was heard, without Python's streams: it may have come while they were at work."""
     name = signal.Signals(number).name
     os.write(2, f"fastreid: {name}: finishing what is under way; once more to stop at once\n".encode())
+
+
+def is_main_process() -> bool:
+    """Return whether this process speaks for the run: rank 0, or the only one."""
+    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def agree_on_signal(number: int | None) -> int | None:
