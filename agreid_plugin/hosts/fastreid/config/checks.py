@@ -21,7 +21,7 @@ from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import check_text, select_items
 from agreid_plugin.hosts.fastreid.data.transforms import check_pipeline
 from agreid_plugin.hosts.fastreid.engine.solver import check_solver
-from agreid_plugin.hosts.fastreid.models.base import HostMethod, check_head, get_method_class
+from agreid_plugin.hosts.fastreid.models.base import check_head, takes_any_backbone
 from agreid_plugin.hosts.fastreid.models.losses import check_losses
 
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
@@ -143,9 +143,8 @@ def _check_pretrained(backbone) -> None:
 def _check_host_models(cfg) -> None:
     """Check what the host's own models need and do not check."""
     backbone = cfg.MODEL.BACKBONE
-    method, depths = get_method_class(cfg), DEPTHS.get(backbone.NAME)
-    takes_any = method is HostMethod or method.takes_any_backbone  # others say which one they need
-    if takes_any and depths and backbone.DEPTH not in depths:
+    depths = DEPTHS.get(backbone.NAME)
+    if depths and backbone.DEPTH not in depths and takes_any_backbone(cfg):  # others say which one they need
         raise unknown(f"MODEL.BACKBONE.DEPTH of {backbone.NAME}", backbone.DEPTH, depths)
     if backbone.NAME == "build_vit_backbone" and list(cfg.INPUT.SIZE_TRAIN) != list(cfg.INPUT.SIZE_TEST):
         raise InputError(

@@ -301,14 +301,19 @@ def build_for_inference(cfg) -> torch.nn.Module:
     return build_model(with_value(cfg, "MODEL.HEADS.NUM_CLASSES", cfg.MODEL.HEADS.NUM_CLASSES or 1))
 
 
+def takes_any_backbone(cfg) -> bool:
+    """Return whether a meta-architecture takes whatever backbone is named, as the host's do; others need their own."""
+    method = get_method_class(cfg)
+    return method is HostMethod or method.takes_any_backbone
+
+
 def with_feature_width(cfg):
     """Return the configuration with the width of the backbone's features where `MODEL.BACKBONE.FEAT_DIM` is 0.
 
     The backbone is built once more to be asked, from random weights that do not touch the random numbers of the run.
     Most of our meta-architectures take the width from theirs, and need no number.
     """
-    method = get_method_class(cfg)
-    if cfg.MODEL.BACKBONE.FEAT_DIM or not (method is HostMethod or method.takes_any_backbone):
+    if cfg.MODEL.BACKBONE.FEAT_DIM or not takes_any_backbone(cfg):
         return cfg
     asked = with_value(cfg, "MODEL.BACKBONE.PRETRAIN", False)
     try:
