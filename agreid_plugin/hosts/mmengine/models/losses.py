@@ -21,7 +21,7 @@ class HostHeadLoss:
         return loss if avg_factor is None else loss * (len(values) / avg_factor)
 
 
-class FeatureLoss:
+class HostFeatureLoss:
     """Mixin before a loss of features: mmpretrain's classification heads have only logits for their loss."""
 
     def forward(self, values: Tensor, *labels: Tensor, avg_factor: float | None = None) -> Tensor:
@@ -38,11 +38,11 @@ class IdentityLoss(HostHeadLoss, losses.IdentityLoss):
     """Cross-entropy to the identity."""
 
 
-class TripletLoss(FeatureLoss, losses.TripletLoss):
+class TripletLoss(HostFeatureLoss, losses.TripletLoss):
     """Triplets mined within the batch."""
 
 
-class VIAL(FeatureLoss, losses.VIAL):
+class VIAL(HostFeatureLoss, losses.VIAL):
     """View-Invariant Angular Loss of VIF-AGReID."""
 
 
