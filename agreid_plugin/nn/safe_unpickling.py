@@ -154,7 +154,7 @@ def _log_left_out(path: str, names: tuple[str, ...]) -> None:
     """Log what is left out, once a process: to resume, a file is read twice."""
     more = len(names) - MAX_NAMED
     _logger.info(
-        "%s: left out what is neither a tensor nor a plain value, a run resumed from it goes on without: %s%s",
+        "%s: left out what is neither a tensor nor a plain value: %s%s",
         path,
         ", ".join(names[:MAX_NAMED]),
         f" and {more} more" if more > 0 else "",

@@ -141,9 +141,18 @@ def test_of_a_checkpoint_of_mmengine_come_tensors_and_plain_values(tmp_path, cap
     assert isinstance(found["parameter"], torch.nn.Parameter)
     load(tmp_path / "a.pth")
     assert {record.getMessage() for record in caplog.records} == {
-        f"{tmp_path / 'a.pth'}: left out what is neither a tensor nor a plain value, a run resumed from it goes on "
-        "without: message_hub.log_scalars.loss, message_hub.log_scalars.lr, message_hub.runtime_info.lr and 2 more"
+        f"{tmp_path / 'a.pth'}: left out what is neither a tensor nor a plain value: "
+        "message_hub.log_scalars.loss, message_hub.log_scalars.lr, message_hub.runtime_info.lr and 2 more"
     }
+
+
+def test_a_run_without_anything_of_ours_keeps_its_histories_as_mmengine_writes_them(tmp_path):
+    hub = {"log_scalars": {"loss": HistoryBuffer([1.0], [1])}, "runtime_info": {"best": np.float64(0.5)}}
+    hub["resumed_keys"] = {"loss": True}
+    save_checkpoint({"state_dict": {}, "message_hub": hub, "meta": {"cfg": "a = 1"}}, str(tmp_path / "a.pth"))
+    for found in (torch.load(tmp_path / "a.pth", weights_only=False), load(tmp_path / "a.pth")):
+        assert found["message_hub"]["log_scalars"]["loss"].current() == 1
+        assert found["message_hub"]["runtime_info"] == {"best": 0.5}
 
 
 def test_a_checkpoint_written_here_comes_back_with_its_histories(tmp_path):
@@ -164,12 +173,12 @@ def test_a_checkpoint_written_here_comes_back_with_its_histories(tmp_path):
     content = {
         "state_dict": state,
         "message_hub": {"log_scalars": histories, "runtime_info": info, "resumed_keys": dict.fromkeys(histories, True)},
-        "meta": {"cfg": ConfigDict(a={"b": [1, np.float32(0.5)]}), "size": torch.Size([1])},
+        "meta": {"cfg": ConfigDict(type="agreid_plugin.A", b=[1, np.float32(0.5)]), "size": torch.Size([1])},
     }
     save_checkpoint(content, str(tmp_path / "a.pth"))
     assert content["message_hub"]["log_scalars"] is histories
     plain = torch.load(tmp_path / "a.pth", weights_only=True)
-    assert plain["meta"] == {"cfg": {"a": {"b": [1, 0.5]}}, "size": torch.Size([1])}
+    assert plain["meta"] == {"cfg": {"type": "agreid_plugin.A", "b": [1, 0.5]}, "size": torch.Size([1])}
     assert plain["state_dict"]._metadata == state._metadata
     found = load(tmp_path / "a.pth")["message_hub"]
     assert found["resumed_keys"] == dict.fromkeys(histories, True)

@@ -1,8 +1,8 @@
 """Checkpoints of mmengine as tensors and plain values: so they are written, and read without running code in them.
 
 A Runner puts objects between its tensors: the histories of its message hub, numbers and arrays of numpy. They are
-written as tensors and plain values, and the histories are made again of these. What mmengine itself has written is read
-without its objects.
+written as tensors and plain values, and the histories are made again of these. A run that uses nothing of ours has its
+histories as mmengine writes them, too. What mmengine itself has written is read without its objects.
 
 A model of ours holds the method under `method`, and the tensors there have the names of fast-reid's model. So a file
 goes from host to host by adding or removing that prefix; `agreid_plugin.inference.weights` removes it.
@@ -28,16 +28,22 @@ from agreid_plugin.nn.checkpoints import is_torchscript, read_content
 HUB = "message_hub"
 SCALARS, INFO, RESUMED = "log_scalars", "runtime_info", "resumed_keys"
 """What a message hub has in a checkpoint."""
+HISTORIES = "histories"
+"""What we add to it: its `log_scalars` as plain values."""
 PLAIN = (dict, OrderedDict, Counter, list, tuple, torch.Size)
 """Containers that torch's reader of weights makes."""
 
 
 def make_plain(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Return a Runner's checkpoint with numpy's values and the message hub's histories as tensors and plain values."""
-    hub = checkpoint.get(HUB)
+    """Return a Runner's checkpoint with numpy's values and the message hub's histories as tensors and plain values.
+
+    A run that uses nothing of ours may be resumed without us: there the histories stand beside mmengine's.
+    """
+    hub, meta = checkpoint.get(HUB), checkpoint.get("meta")
     if isinstance(hub, dict) and SCALARS in hub:
         histories = {name: _split(history) for name, history in hub[SCALARS].items()}
-        checkpoint = {**checkpoint, HUB: {**hub, SCALARS: histories}}
+        is_ours = "agreid_plugin" in str(meta.get("cfg", "") if isinstance(meta, dict) else "")
+        checkpoint = {**checkpoint, HUB: {**hub, SCALARS if is_ours else HISTORIES: histories}}
     return _convert(checkpoint)
 
 
@@ -96,7 +102,8 @@ def _restore_hub(path: Path, stored: Any) -> dict[str, dict]:
     """Return what a message hub resumes from: its histories made again, without names of what was left out."""
     parts = stored if isinstance(stored, dict) else {}
     scalars, info, resumed = (
-        part if isinstance(part := parts.get(name), dict) else {} for name in (SCALARS, INFO, RESUMED)
+        part if isinstance(part := parts.get(name), dict) else {}
+        for name in (HISTORIES if HISTORIES in parts else SCALARS, INFO, RESUMED)
     )
     histories = {name: _restore(path, name, history) for name, history in scalars.items()}
     names = histories.keys() | info.keys()
