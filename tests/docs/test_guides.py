@@ -1,10 +1,9 @@
 """The Python of the guides, run as it is printed."""
 
-import ast
-
 import pytest
 import torch
-from pages import blocks
+from conftest import assert_one_line, slow
+from pages import ROOT, blocks, write_files
 
 
 def python_of(page: str) -> str:
@@ -24,17 +23,22 @@ def test_parts_work_without_a_host():
     assert (names["found"].protocol, names["found"]["Rank-1"]) == ("CARGO/A2G", 100.0)
 
 
-def assigned(name: str) -> list:
-    """What mmengine's guide calls so, time and again."""
-    statements = ast.parse(python_of("mmengine.md")).body
-    named = [each.value for each in statements if isinstance(each, ast.Assign) and each.targets[0].id == name]
-    assert named, f"the guide names no {name}"
-    return [eval(compile(ast.Expression(value), "mmengine.md", "eval")) for value in named]
-
-
-@pytest.mark.parametrize(("scope", "model"), zip(assigned("default_scope"), assigned("model"), strict=True))
-def test_models_of_both_toolboxes_are_built(scope, model):
-    from mmengine.registry import MODELS, init_default_scope
-
-    init_default_scope(scope)
-    assert sum(each.numel() for each in MODELS.build(model).parameters()) > 2e7
+@pytest.mark.parametrize(
+    ("file", "learned"),
+    [("vit_classifier.py", "model.head.num_classes"), *slow(("resnet_vif.py", "model.num_ids"))],
+)
+def test_mixes_of_both_toolboxes_are_trained(fastreid_command, tmp_path, monkeypatch, agsynth, file, learned):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    assert file in {path.name for path in write_files(blocks("guide/mmengine.md"), tmp_path)}
+    short = ["train_cfg.max_epochs", 1, "train_cfg.val_interval", 1, "model.backbone.vit.depth", 1]
+    short = short if "vit" in file else short[:-2]
+    short += ["train_dataloader.batch_size", 16, "train_dataloader.sampler.batch_size", 16]
+    for loader in ("train", "val", "test"):
+        dataset = f"{loader}_dataloader.dataset"
+        short += [f"{dataset}.data_root", agsynth, f"{dataset}.agsynth.ids", 0, f"{loader}_dataloader.num_workers", 0]
+    outcome = fastreid_command("train", "--config", file, "--output", "run", *short, learned, 4)
+    assert outcome.code == 0, outcome.err
+    assert "CARGO/AG-cross" in outcome.out
+    outcome = fastreid_command("train", "--config", file, "--output", "other", *short, learned, 5)
+    assert_one_line(outcome, f"{learned} is 5, but CARGO has 4 identities to train on: set {learned.split('.')[-1]}=4")

@@ -2,8 +2,8 @@
 
 import torch
 from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
 
-from agreid_plugin.hosts.mmengine.data.batches import PersonSample
 from agreid_plugin.nn.clip import tokenize
 from agreid_plugin.types import UNKNOWN, Batch
 
@@ -75,11 +75,13 @@ def loaded(given: Batch, training: bool = True) -> dict:
     """Return a batch as a loader of the host gives it."""
     samples = []
     for place in range(len(given)):
-        labels = {"label": given.pids, "view": given.views, "platform": given.platforms, "camera": given.cameras}
+        labels = {"view": given.views, "platform": given.platforms, "camera": given.cameras}
         info = {name: None if values is None else int(values[place]) for name, values in labels.items()}
-        sample = PersonSample(
+        sample = BaseDataElement(
             metainfo={"img_path": f"{place}.png", "sample_idx": place, "caption_number": None, **info}
         )
+        if given.pids is not None:
+            sample.set_data({"gt_label": int(given.pids[place])})
         for name in ("attributes", "tokens") if training else ():
             if getattr(given, name) is not None:
                 sample.set_data({name: getattr(given, name)[place]})
@@ -89,7 +91,7 @@ def loaded(given: Batch, training: bool = True) -> dict:
 
 def sentences(tokens: torch.Tensor) -> dict:
     """Return captions as a loader gives them after a test set's images."""
-    samples = [PersonSample(metainfo={"img_path": "0.png", "caption_number": place}) for place in range(len(tokens))]
+    samples = [BaseDataElement(metainfo={"img_path": "0.png", "caption_number": place}) for place in range(len(tokens))]
     for sample, row in zip(samples, tokens, strict=True):
         sample.set_data({"tokens": row})
     return {"inputs": [None] * len(tokens), "data_samples": samples}

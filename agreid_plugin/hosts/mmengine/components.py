@@ -9,6 +9,7 @@ from agreid_plugin.hosts.mmengine.data import (  # noqa: F401 - importing them p
 )
 from agreid_plugin.hosts.mmengine.engine import (  # noqa: F401 - importing them puts them there
     checkpoints,
+    features,
     hooks,
     loop,
     metrics,

@@ -36,6 +36,7 @@ from agreid_plugin.hosts.mmengine.config.loading import (
     type_name,
     without_pretrained,
 )
+from agreid_plugin.hosts.mmengine.engine.features import prepare_evaluation
 from agreid_plugin.hosts.mmengine.engine.hooks import card_facts, close_run_cards
 from agreid_plugin.hosts.mmengine.engine.runner import (
     NOISE,
@@ -230,8 +231,7 @@ class Testing:
 
     def evaluate(self) -> list[Evaluation]:
         """Test in all processes; returns what metrics of ours have found, in the main one."""
-        for metric in self._metrics:
-            metric.views = getattr(self.method, "view_source", "")
+        prepare_evaluation(self.runner, self._metrics)
         with BuildErrors():
             self.runner.test()
         if not is_main_process():

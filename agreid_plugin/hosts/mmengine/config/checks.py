@@ -196,8 +196,8 @@ def find_parts(value: Any, where: str, slot: Slot | None, scopes: tuple[str, ...
     kind = value.get("type", slot.default if slot else None)
     if where == "train_cfg" and "type" not in value:
         kind = "EpochBasedTrainLoop" if value.get("by_epoch") else "IterBasedTrainLoop"
-    if isinstance(kind, str) and "." in kind:
-        scopes = (kind.partition(".")[0], *scopes)
+    if isinstance(kind, str) and "." in kind and slot is not None and slot.registry is registry.MODELS:
+        scopes = (kind.partition(".")[0], *scopes)  # our models build those of other toolboxes in their scope
     if value.get("_scope_"):
         scopes = (value["_scope_"], *scopes)
     if slot and (kind is not None or "type" in value):

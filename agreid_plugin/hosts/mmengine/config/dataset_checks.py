@@ -63,19 +63,22 @@ def check_batches_agree(loader: DataLoader) -> None:
 
 
 def check_identities(model: Any, about: dict[str, Any]) -> None:
-    """Check `num_ids` of a model's configuration against the training set's.
+    """Check `num_ids` of a model's configuration, or `num_classes` of its head, against the training set's.
 
     Args:
-        model: the configuration; a model that was built elsewhere, or has no `num_ids`, is taken on trust.
+        model: the configuration; a model that was built elsewhere, or has neither, is taken on trust.
         about: the dataset's metainfo.
     """
-    expected = model.get("num_ids") if isinstance(model, dict) else None
-    there = about.get("num_ids")
-    if expected is not None and there is not None and expected != there:
-        raise InputError(
-            f"model.num_ids is {expected}, but {about.get('name', 'the dataset')} has {there} identities to train on: "
-            f"set num_ids={there}"
-        )
+    if not isinstance(model, dict):
+        return
+    head, there = model.get("head"), about.get("num_ids")
+    classes = head.get("num_classes") if isinstance(head, dict) else None
+    for key, expected in (("num_ids", model.get("num_ids")), ("head.num_classes", classes)):
+        if expected is not None and there is not None and expected != there:
+            raise InputError(
+                f"model.{key} is {expected}, but {about.get('name', 'the dataset')} has {there} identities to train "
+                f"on: set {key.rpartition('.')[2]}={there}"
+            )
 
 
 def list_labeled_images(dataset: Dataset) -> list[LabeledImage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,39 +18,50 @@ from agreid_plugin.types import UNKNOWN, Batch, view_label
 
 LABELS = ("img_path", "sample_idx", "pid", "camera", "view", "platform", "caption_number")
 """Labels of a sample, by their names in a pipeline."""
+STRUCTURES = "mmpretrain.structures"
 
 
-class PersonSample(BaseDataElement):
-    """One image of a person, or one caption as a query, and the outputs of a model for it.
+def build_sample(results: Mapping[str, Any], kind: type[BaseDataElement] = BaseDataElement) -> BaseDataElement:
+    """Build the sample of an image of a person, or of a caption as a query, from a pipeline's results.
 
-    Metainfo:
+    Its metainfo:
         img_path: the image file; for a caption that of the image which it describes.
         sample_idx: the place in the dataset.
         pid: the identity in its dataset.
         camera: the camera's number in its dataset, or `UNKNOWN`.
         view: a `View`, or `UNKNOWN`.
         platform: the camera's platform as its place in `PLATFORMS`, or `UNKNOWN`.
-        label: the identity numbered from 0 among those to train on; None at test time.
         caption_number: the place of a caption among all of the test set; None for an image.
 
-    Data:
-        tokens: (L,) of a caption, where captions are read.
-        attributes: (M,) value indices, `UNKNOWN` where not known, where attributes are learned.
+    Its data, where there are any:
+        gt_label: the identity numbered from 0 among those to train on; a number, in mmpretrain's samples a tensor (1,).
+        tokens: (L,) of a caption.
+        attributes: (M,) value indices, `UNKNOWN` where not known.
         feature: (D,) the feature for retrieval, after prediction.
+
+    Args:
+        results: the results.
+        kind: see `find_sample_type`.
     """
-
-
-def build_sample(results: Mapping[str, Any]) -> PersonSample:
-    """Build the sample from a pipeline's results for an image or a caption."""
-    known = {name: results.get(name) for name in LABELS}
-    sample = PersonSample(metainfo={**known, "label": results.get("gt_label")})
+    sample = kind(metainfo={name: results.get(name) for name in LABELS})
+    label = results.get("gt_label")
+    if label is not None and kind is not BaseDataElement:
+        sample.set_gt_label(label)
+    elif label is not None:
+        sample.set_data({"gt_label": label})
     for name in ("attributes", "tokens"):
         if results.get(name) is not None:
             sample.set_data({name: torch.as_tensor(results[name])})
     return sample
 
 
-HOST_LABELS = {"label": "pids", "camera": "cameras", "view": "views", "platform": "platforms"}
+def find_sample_type() -> type[BaseDataElement]:
+    """Return mmpretrain's `DataSample`, which its models ask for and write into, in a process that has loaded it."""
+    structures = sys.modules.get(STRUCTURES)
+    return BaseDataElement if structures is None else structures.DataSample
+
+
+HOST_LABELS = {"gt_label": "pids", "camera": "cameras", "view": "views", "platform": "platforms"}
 """The data samples' name for each label of ours."""
 
 
@@ -74,21 +86,13 @@ def to_batch(images: Tensor | None, samples: Sequence[BaseDataElement]) -> Batch
 
 
 def _stack_labels(name: str, samples: Sequence[BaseDataElement], device: torch.device) -> Tensor | None:
-    values = [_to_number(_value(name, sample)) for sample in samples]
+    values = [sample.get(name) for sample in samples]
     if all(value is None for value in values):
         return None
+    if all(isinstance(value, Tensor) for value in values):  # one by one would have a GPU wait for each
+        return torch.stack([value.reshape(()) for value in values]).to(device)
     label = view_label if name == "view" else int
     return torch.tensor([UNKNOWN if value is None else label(value) for value in values], device=device)
-
-
-def _value(name: str, sample: BaseDataElement) -> Any:
-    """Return a label of a sample; mmpretrain's samples call the identity `gt_label`."""
-    value = sample.get(name)
-    return sample.get("gt_label") if name == "label" and value is None else value
-
-
-def _to_number(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) else value
 
 
 def _stack_field(name: str, samples: Sequence[BaseDataElement]) -> Tensor | None:
@@ -111,6 +115,7 @@ class ReIDPreprocessor(BaseDataPreprocessor):
         std: deviation of the pixels.
         bgr_to_rgb: reverse the colors of images that begin with blue, as mmcv loads them.
         non_blocking: move tensors to the device asynchronously.
+        batch_augments: what mmpretrain's models pass on of their `train_cfg`; there has to be none.
     """
 
     def __init__(
@@ -119,8 +124,14 @@ class ReIDPreprocessor(BaseDataPreprocessor):
         std: Sequence[float] = (127.5, 127.5, 127.5),
         bgr_to_rgb: bool = False,
         non_blocking: bool = False,
+        batch_augments: Mapping[str, Any] | None = None,
     ):
         super().__init__(non_blocking)
+        if batch_augments:
+            raise InputError(
+                "train_cfg of the model mixes images, which agreid_plugin.ReIDPreprocessor does not: use "
+                "mmpretrain.ClsDataPreprocessor, or leave train_cfg out"
+            )
         for name, values in (("mean", mean), ("std", std)):
             if len(values) != 3:
                 raise InputError(f"{name}={list(values)} should have three values, red, green and blue")

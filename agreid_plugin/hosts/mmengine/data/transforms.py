@@ -24,7 +24,7 @@ from agreid_plugin.data.transforms import pool
 from agreid_plugin.data.transforms.base import Augmentation
 from agreid_plugin.errors import InputError, require_within, unknown
 from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
-from agreid_plugin.hosts.mmengine.data.batches import build_sample
+from agreid_plugin.hosts.mmengine.data.batches import build_sample, find_sample_type
 from agreid_plugin.hosts.mmengine.registry import TRANSFORMS
 from agreid_plugin.nn.clip import Tokenizer
 from agreid_plugin.types import Record
@@ -37,14 +37,18 @@ IMAGENET_MEAN = (123.675, 116.28, 103.53)  # with what fast-reid fills erased re
 @TRANSFORMS.register_module()
 @check_arguments()
 class ReadImage:
-    """Reads `img_path` as RGB, upright. An image that cannot be read is named; no other takes its place."""
+    """Reads `img_path` as RGB, upright. An image that cannot be read is named; no other takes its place.
+
+    mmpretrain's inferencers have read the image themselves, name no path, and begin with blue.
+    """
 
     def __init__(self) -> None:
         pass
 
     def __call__(self, results: Results) -> Results:
         """Return the results with the image."""
-        image = np.array(read_image(results["img_path"]))
+        has_path = "img_path" in results or "img" not in results
+        image = np.array(read_image(results["img_path"])) if has_path else results["img"][..., ::-1]
         return {**results, "img": image, "img_shape": image.shape[:2], "ori_shape": image.shape[:2]}
 
     def __repr__(self) -> str:
@@ -249,14 +253,14 @@ class Tokenize:
 @TRANSFORMS.register_module()
 @check_arguments()
 class Pack:
-    """Ends a pipeline: `inputs`, (3, H, W) from 0 to 255, and a `PersonSample` in `data_samples`."""
+    """Ends a pipeline: `inputs`, (3, H, W) from 0 to 255, and in `data_samples` what `build_sample` makes."""
 
     def __init__(self) -> None:
-        pass
+        self._kind = find_sample_type()  # here, as a spawned worker may not have loaded mmpretrain
 
     def __call__(self, results: Results) -> Results:
         """Return what a loader collates."""
-        return {"inputs": _to_tensor(_get_image(results, "Pack")), "data_samples": build_sample(results)}
+        return {"inputs": _to_tensor(_get_image(results, "Pack")), "data_samples": build_sample(results, self._kind)}
 
     def __repr__(self) -> str:
         return "Pack()"

@@ -28,6 +28,7 @@ from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.mmengine.compat import HOST_FIXES
 from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.config.loading import PRETRAINED, each_dict, to_plain, type_name
+from agreid_plugin.hosts.mmengine.engine.features import prepare_evaluation
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
 from agreid_plugin.hosts.mmengine.engine.runner import (
     get_epoch,
@@ -261,8 +262,8 @@ def close_run_cards(runner: Runner) -> Iterator[None]:
 class Results(Hook):
     """Writes results.json after each validation and test, with a table of the same in the log.
 
-    It also sets the view source of the metrics, and lists images that a dataset with `bad_images="skip"` could not
-    read.
+    It also has models of other toolboxes give our metrics their features, see `prepare_evaluation`, and lists images
+    that a dataset with `bad_images="skip"` could not read.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -277,12 +278,12 @@ class Results(Hook):
                     raise unknown("default_hooks.checkpoint.save_best", name, known)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """Set the view source of the metrics."""
-        self._set_view_source(runner, "val")
+        """Make ready for our metrics."""
+        prepare_evaluation(runner, get_metrics(loops(runner).get("val")))
 
     def before_test_epoch(self, runner: Runner) -> None:
-        """Set the view source of the metrics."""
-        self._set_view_source(runner, "test")
+        """Make ready for our metrics."""
+        prepare_evaluation(runner, get_metrics(loops(runner).get("test")))
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:  # noqa: ARG002
         """Write what validation gave."""
@@ -295,11 +296,6 @@ class Results(Hook):
     def after_train(self, runner: Runner) -> None:
         """List the training images that were passed over."""
         list_unreadable(getattr(runner.train_dataloader.dataset, "bad_images", None), runner.work_dir, runner.logger)
-
-    @staticmethod
-    def _set_view_source(runner: Runner, name: str) -> None:
-        for metric in get_metrics(loops(runner).get(name)):
-            metric.views = getattr(get_method(runner), "view_source", "")
 
     @staticmethod
     def _report(runner: Runner, name: str) -> None:

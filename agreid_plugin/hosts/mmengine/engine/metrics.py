@@ -97,7 +97,10 @@ class MultiProtocolMetric(BaseMetric):
         """Keep a batch's features by image, or by the number of the caption."""
         for sample in data_samples:
             if sample.get("feature") is None:
-                raise InputError("MultiProtocolMetric: a data sample has no `feature`, which mode='predict' should set")
+                raise InputError(
+                    "MultiProtocolMetric: a data sample has no `feature`: the model has to set it in mode='predict', "
+                    "or to have `extract_feat` and the run the hook agreid_plugin.Results"
+                )
             number = sample.get("caption_number")
             key = sample["img_path"] if number is None else int(number)
             self._collector.add(key, sample["feature"].detach().float().cpu().numpy())

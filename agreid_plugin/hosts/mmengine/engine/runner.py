@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import MMLogger
-from mmengine.model import is_model_wrapper
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import BaseLoop, Runner
 from mmengine.visualization import LocalVisBackend, TensorboardVisBackend, Visualizer
@@ -164,8 +164,9 @@ def check_batches(cfg: Config, world_size: int) -> None:
 
 
 def plain_model(runner: Runner) -> nn.Module:
-    """Return the model, taken out of a wrapper for many processes."""
-    return runner.model.module if is_model_wrapper(runner.model) else runner.model
+    """Return the model, taken out of a wrapper for many processes, and of one for test-time augmentation."""
+    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+    return model.module if isinstance(model, BaseTTAModel) else model
 
 
 def get_method(runner: Runner) -> nn.Module:

@@ -182,7 +182,7 @@ def test_images_and_captions_draw_the_same_tokens(config_file, captioned, which)
         item = found[index]
         assert torch.equal(item["inputs"], expected.image)
         assert torch.equal(item["data_samples"].tokens, expected.tokens)
-        assert item["data_samples"].label == expected.pid
+        assert item["data_samples"].gt_label == expected.pid
 
 
 def test_test_sets_ask_for_the_same(config_file, captioned, described):
