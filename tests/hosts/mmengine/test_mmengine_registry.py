@@ -23,7 +23,7 @@ assert "agreid_plugin" not in sys.modules
 backbone = dict(type="agreid_plugin.VDTBackbone", vit={VIT})
 vial = dict(type="agreid_plugin.VIAL", weight=2.0)
 model = MODELS.build(dict(type="agreid_plugin.VDT", num_ids=2, backbone=backbone, objectives=dict(vial=vial)))
-samples = [BaseDataElement(metainfo=dict(label=n // 2, view=n % 2)) for n in range(4)]
+samples = [BaseDataElement(metainfo=dict(gt_label=n // 2, view=n % 2)) for n in range(4)]
 losses = model(torch.rand(4, 3, 32, 16), samples, mode="loss")
 model.parse_losses(losses)[0].backward()
 print(*sorted(losses))
