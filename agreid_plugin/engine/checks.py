@@ -29,7 +29,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def claim_output(folder: Path, resume: bool) -> None:
     """Make sure a run can write its folder and overwrites no other run."""
     if (folder / MARKER).exists() and not resume:
-        raise InputError(f"{folder} holds a run already: continue it with --resume, or choose another --output")
+        raise InputError(f"{folder} holds a run already: continue it with --resume, or choose another folder")
     check_writable(folder)
 
 

@@ -62,6 +62,19 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
     return [names[name] for name in missing]
 
 
+def require_loaded(model: nn.Module, path: str | Path) -> list[str]:
+    """Refuse a checkpoint that a host's own loader, which only logs what does not fit, cannot have filled a model with.
+
+    Returns:
+        The names of the model's tensors that the file lacks.
+    """
+    stored = {name.removeprefix("module."): value for name, value in read_tensors(path).items()}
+    wanted = model.state_dict()
+    missing = [name for name, value in wanted.items() if name not in stored or stored[name].shape != value.shape]
+    _check_fit(path, stored, wanted, missing)
+    return missing
+
+
 def require_weights(path: str | Path | None) -> None:
     """Refuse a weight file of the command line that does not exist."""
     if not path or not os.path.isfile(path):

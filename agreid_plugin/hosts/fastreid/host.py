@@ -157,9 +157,7 @@ class Training:
 
     def train(self) -> None:
         """Train, and compare the last evaluation with `TEST.EXPECTED_RESULTS`."""
-        results = self._trainer.train()
-        if results and comm.is_main_process():
-            verify_results(self._trainer.cfg, _by_protocol(results))
+        verify(self._trainer.cfg, self._trainer.train())
 
 
 class Testing:
@@ -194,7 +192,7 @@ class Testing:
 
     def verify(self) -> None:
         """Compare the numbers with `TEST.EXPECTED_RESULTS`."""
-        verify_results(self._run.config, _by_protocol(self._numbers))
+        verify(self._run.config, self._numbers)
 
     def _save_attributes(self, path: str) -> None:
         """Write what the model takes every test image's attributes for, and log how often it is right."""
@@ -214,6 +212,12 @@ build_training, build_testing = Training, Testing
 def facts(run: Run, testing: Testing | None) -> dict[str, Any]:  # noqa: ARG001 - mmengine draws its seed when it builds
     """Return host and configuration for the run card of an evaluation."""
     return card_facts(run.config)
+
+
+def verify(cfg, results: dict | None) -> None:
+    """Compare the results of an evaluation, if there are any, with `TEST.EXPECTED_RESULTS` in the main process."""
+    if results and comm.is_main_process():
+        verify_results(cfg, _by_protocol(results))
 
 
 def _by_protocol(results: dict) -> dict[str, dict[str, float]]:

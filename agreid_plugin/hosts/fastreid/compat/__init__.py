@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from agreid_plugin import _imports
 from agreid_plugin.hosts import torchvision_fixes
-from agreid_plugin.hosts.fastreid.compat import evaluation, files, images, names, training
+from agreid_plugin.hosts.fastreid.compat import evaluation, files, images, names, tools, training
 from agreid_plugin.hosts.host_fixes import HostFixes
 
-HOST_FIXES = HostFixes(*(topic.HOST_FIXES for topic in (torchvision_fixes, names, training, images, evaluation, files)))
+TOPICS = (torchvision_fixes, names, training, images, evaluation, files, tools)
+HOST_FIXES = HostFixes(*(topic.HOST_FIXES for topic in TOPICS))
 
 NOISE = (
     r"Cython (rank|roc) evaluation",

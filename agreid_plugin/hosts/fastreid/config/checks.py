@@ -232,5 +232,5 @@ def best_metric(cfg, metrics: Sequence[Metrics], sets: Sequence[EvaluationSet]) 
     """
     if cfg.TEST.BEST_METRIC:
         protocol, _, number = cfg.TEST.BEST_METRIC.rpartition("/")
-        return next(entry[number] for entry in metrics if entry.protocol == protocol)
+        return next((entry[number] for entry in metrics if entry.protocol == protocol), None)
     return sets[0].selection_score(metrics)

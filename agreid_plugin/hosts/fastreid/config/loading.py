@@ -285,6 +285,13 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
     return cfg
 
 
+def import_first(path: Path) -> list[str]:
+    """Import what a configuration file and its bases ask for, and return it."""
+    imports = _imports(read_with_bases(path), [])
+    import_all(imports)
+    return imports
+
+
 def _imports(files: list[tuple[Path, dict]], given: list[tuple[str, Any]]) -> list[str]:
     """Return what a configuration imports; as with every key, the last place that sets it counts."""
     places = [(content[IMPORTS], path.parent, str(path)) for path, content in files if IMPORTS in content]

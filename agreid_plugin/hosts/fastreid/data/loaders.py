@@ -150,7 +150,21 @@ def build_test_loader(cfg, records: Sequence[Record], bad_images: str = "error")
     With `bad_images="skip"` another image replaces one that cannot be read; the caller has to drop the results of the
     images that the dataset's `bad_images` names.
     """
-    items = [RecordItem(record.path, record.pid, record.camera, record) for record in records]
+    return _build_test_loader(
+        cfg, [RecordItem(record.path, record.pid, record.camera, record) for record in records], bad_images
+    )
+
+
+def build_query_gallery_loader(cfg, name: str) -> tuple[DeviceLoader, int]:
+    """Build the host's kind of test loader for a registered dataset: queries, then gallery, and the number of queries.
+
+    A dataset of ours is under one protocol there, that of its name.
+    """
+    dataset = read_dataset(cfg, name, ["query", "gallery"])
+    return _build_test_loader(cfg, [*dataset.query, *dataset.gallery]), len(dataset.query)
+
+
+def _build_test_loader(cfg, items: Sequence[tuple], bad_images: str = "error") -> DeviceLoader:
     test_set = ReIDDataset(items, build_transforms(cfg, is_train=False), relabel=False, bad_images=bad_images)
     per_process = max(cfg.TEST.IMS_PER_BATCH // comm.get_world_size(), 1)
     batches = BatchSampler(samplers.InferenceSampler(len(test_set)), per_process, drop_last=False)
@@ -174,12 +188,13 @@ def _build_loader(cfg, dataset: ReIDDataset, batches: Sampler[list[int]], progre
     return loader
 
 
+OUR_SAMPLERS = ("ViewBalancedIdentitySampler",)
 SAMPLERS = (
     "TrainingSampler",
     "NaiveIdentitySampler",
     "BalancedIdentitySampler",
     "ImbalancedDatasetSampler",
-    "ViewBalancedIdentitySampler",
+    *OUR_SAMPLERS,
 )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from fastreid.engine import hooks
 from fastreid.evaluation import inference_on_dataset
 from fastreid.utils import comm
+from fastreid.utils.events import EventWriter
 
 from agreid_plugin.engine.checkpoints import tolerate_full_disk
 from agreid_plugin.engine.checks import check_test_labels, check_training_labels
@@ -154,7 +156,7 @@ class Trainer(ResumableTrainer):
             elif isinstance(hook, hooks.PeriodicCheckpointer):
                 continue
             elif isinstance(hook, hooks.PeriodicWriter):
-                hook = PeriodicWriter(self.open_writers, self.cfg.SOLVER.LOG_PERIOD)
+                hook = PeriodicWriter(partial(self.open_writers, hook._writers), self.cfg.SOLVER.LOG_PERIOD)
             elif isinstance(hook, hooks.LRScheduler) and self.cfg.SOLVER.SCHED_STEP == "iteration":
                 hook = solver.IterationScheduler(self.optimizer, self.scheduler)
             ours.append(hook)
@@ -181,13 +183,14 @@ class Trainer(ResumableTrainer):
         """Open none with the hooks: at that time nobody knows where a resumed run starts. See `open_writers`."""
         return []
 
-    def open_writers(self):
-        """Open what shows and keeps the progress of the run."""
+    def open_writers(self, others: Sequence[EventWriter] = ()):
+        """Open what shows and keeps the progress of the run, besides the writers of a subclass."""
         folder = Path(self.cfg.OUTPUT_DIR)
         return [
             ProgressWriter(self.start_iter, self.max_iter, self.iters_per_epoch, self.cfg.SOLVER.IMS_PER_BATCH),
             JSONWriter(folder / "metrics.json", self.start_iter),
             TensorboardWriter(folder, self.start_iter),
+            *others,
         ]
 
     def resume_or_load(self, resume=True):

@@ -20,6 +20,8 @@ VIT = [
     *("MODEL.BACKBONE.NAME", "build_vit_backbone", "MODEL.BACKBONE.DEPTH", "small", "MODEL.BACKBONE.FEAT_DIM", 768),
     *("MODEL.HEADS.POOL_LAYER", "Identity"),
 ]
+PLAIN = ("DATASETS.ROOT", "", "SOLVER.LOG_PERIOD", "20")
+"""No key of ours is set with them, so `DefaultTrainer` is the host's."""
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +156,7 @@ def test_the_hosts_own_evaluator_runs_with_all_its_options(config_file, market, 
     monkeypatch.setattr("fastreid.data.build._root", str(market))
     options = ["TEST.RERANK.ENABLED", True, "TEST.ROC.ENABLED", True, "TEST.FLIP.ENABLED", True]
     options += ["TEST.AQE.ENABLED", True, "MODEL.DEVICE", "cpu", "MODEL.HEADS.NUM_CLASSES", 8]
-    cfg = load_config(config_file, [str(option) for option in options])
+    cfg = load_config(config_file, [str(option) for option in (*options, *PLAIN)])
     results = DefaultTrainer.test(cfg, DefaultTrainer.build_model(cfg))
     assert {"Rank-1", "Rank-5", "Rank-10", "mAP", "mINP", "TPR@FPR=1e-02"} <= set(results)
     assert 0 <= results["TPR@FPR=1e-02"] <= 1
@@ -190,7 +192,7 @@ def test_an_error_in_one_of_two_processes_is_one_line(fastreid_command, config_f
 def test_the_hosts_stock_trainer_learns_and_its_predictor_predicts(config_file, market, tmp_path, monkeypatch):
     monkeypatch.setattr("fastreid.data.build._root", str(market))
     logging.getLogger("fastreid").handlers.clear()
-    cfg = load_config(config_file, ["OUTPUT_DIR", str(tmp_path / "run"), "MODEL.DEVICE", "cpu"])
+    cfg = load_config(config_file, ["OUTPUT_DIR", str(tmp_path / "run"), "MODEL.DEVICE", "cpu", *PLAIN])
     default_setup(cfg, None)
     trainer = DefaultTrainer(cfg)
     before = trainer.model.heads.weight.detach().clone()
