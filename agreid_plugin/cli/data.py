@@ -14,6 +14,7 @@ from agreid_plugin.errors import InputError, unknown
 MAKE_EXAMPLES = """examples:
   fastreid data make agsynth --root datasets                       200 people, 12 pictures each, as CARGO
   fastreid data make agsynth --root datasets --layout tag-pedes    with captions
+  fastreid data make agsynth --root datasets --world gap           drones high in haze, low cameras, look-alikes
   fastreid data make agsynth --preview sheet.png                   only a contact sheet to look at
 """
 CHECK_EXAMPLES = """examples:
@@ -68,6 +69,12 @@ def _add_make(actions: argparse._SubParsersAction) -> None:
         "--layout", default="cargo", help="cargo, ag-reid-v2, cp2108, tag-pedes or csv, a table (default: cargo)"
     )
     make.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other people (default: 0)")
+    make.add_argument(
+        "--world",
+        default="easy",
+        metavar="W",
+        help="easy, or gap: sky and street differ, people look alike (default: easy)",
+    )
     make.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
     make.add_argument("--overwrite", action="store_true", help="replace a folder that is not empty")
     make.add_argument("--preview", metavar="PNG", help="also draw a contact sheet: rows people, columns cameras")
@@ -157,12 +164,14 @@ def _make(args: argparse.Namespace) -> None:
             size=args.size,
             layout=args.layout,
             seed=args.seed,
+            world=args.world,
             workers=args.workers,
             overwrite=args.overwrite,
         )
         print(f"{args.ids * args.images_per_id} images in {folder}")
     if args.preview:
-        print(f"contact sheet in {contact_sheet(args.preview, size=args.size, seed=args.seed, progress=True)}")
+        sheet = contact_sheet(args.preview, size=args.size, seed=args.seed, world=args.world, progress=True)
+        print(f"contact sheet in {sheet}")
 
 
 def _check(args: argparse.Namespace) -> int:

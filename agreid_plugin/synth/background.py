@@ -14,6 +14,8 @@ from agreid_plugin.synth.cameras import BODY_MIDDLE, Camera, Viewpoint
 from agreid_plugin.synth.clothes import dress
 from agreid_plugin.synth.people import Person, draw_person
 from agreid_plugin.synth.solids import Array, Builder, Material
+from agreid_plugin.synth.street import THINGS as STREET_THINGS
+from agreid_plugin.synth.street import WALLS as STREET_WALLS
 from agreid_plugin.synth.textures import SURFACES, WALLS, blend, noise
 from agreid_plugin.synth.vocabulary import COLORS, Color, darker, linear
 
@@ -48,6 +50,7 @@ class Ground:
     wall: float  # meters behind the person
     wall_turn: float
     brightness: float
+    dapple: float = 0.0  # share of the ground in the shade of trees and houses
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def _color(rng: np.random.Generator) -> Color:
 
 def draw_background(rng: np.random.Generator, camera: Camera, view: Viewpoint) -> Background:
     """Draw the surroundings of one picture."""
-    things = [_draw_thing(rng, camera) for _ in range(rng.poisson(1.1))]
+    things = [draw_thing(rng, camera) for _ in range(rng.poisson(1.1))]
     passers = []
     if rng.random() < 0.3:
         passers.append(_draw_passer(rng, camera, view, blocking=False))
@@ -74,11 +77,12 @@ def draw_background(rng: np.random.Generator, camera: Camera, view: Viewpoint) -
         if not camera.aerial and rng.random() < 0.3:
             passers.append(_draw_passer(rng, camera, view, blocking=True))
         else:
-            things.append(_draw_occluder(rng, camera, view))
-    return Background(camera, _draw_ground(rng, camera), tuple(things), tuple(passers))
+            things.append(draw_occluder(rng, camera, view))
+    return Background(camera, draw_ground(rng, camera), tuple(things), tuple(passers))
 
 
-def _draw_ground(rng: np.random.Generator, camera: Camera) -> Ground:
+def draw_ground(rng: np.random.Generator, camera: Camera) -> Ground:
+    """Draw where the person stands in the camera's surfaces."""
     return Ground(
         turn=rng.uniform(0, 2 * np.pi) if camera.aerial else rng.normal(0, 0.3),
         shift=tuple(rng.uniform(0, 40, 2)),
@@ -90,14 +94,15 @@ def _draw_ground(rng: np.random.Generator, camera: Camera) -> Ground:
     )
 
 
-def _draw_thing(rng: np.random.Generator, camera: Camera) -> Thing:
+def draw_thing(rng: np.random.Generator, camera: Camera) -> Thing:
+    """Draw a thing beside the person."""
     kind = list(_THINGS)[rng.integers(len(_THINGS))]
     side = rng.choice((-1, 1)) * rng.uniform(0.55, 1.5)
     away = rng.uniform(-1.2, 1.2) if camera.aerial else rng.uniform(0.3, 3.0)
     return Thing(kind, (away, side, 0.0), rng.uniform(0.8, 1.2), _color(rng))
 
 
-def _draw_occluder(rng: np.random.Generator, camera: Camera, view: Viewpoint) -> Thing:
+def draw_occluder(rng: np.random.Generator, camera: Camera, view: Viewpoint) -> Thing:
     """Add an occluder on the line of sight, beside its middle so that most of the person stays visible."""
     toward = view.position - np.array((0, 0, BODY_MIDDLE))
     if camera.aerial:
@@ -131,7 +136,10 @@ def add_person(builder: Builder, person: Person, pose: Pose, place: tuple[float,
 def add_background(builder: Builder, around: Background) -> None:
     """Add the solids of the surroundings."""
     for thing in around.things:
-        _ADD[thing.kind](builder, thing)
+        if thing.kind in _ADD:
+            _ADD[thing.kind](builder, thing)
+        else:
+            STREET_THINGS[thing.kind](builder, thing.place, thing.size, thing.color)
     for passer in around.passers:
         add_person(builder, passer.person, passer.pose, passer.place)
 
@@ -218,6 +226,13 @@ _THINGS: dict[str, Callable[[Builder, Thing], None]] = {
     "car": _add_car,
 }
 _ADD = _THINGS | {"foliage": _add_foliage}
+_WALLS = WALLS | STREET_WALLS
+
+
+def dapple(ground: Ground, x: Array, y: Array) -> NDArray[np.bool_]:
+    """Return which points of the ground lie in the shade of trees and houses."""
+    at = np.float32(0.6), np.float32(ground.turn)
+    return noise(at[0] * x + at[1], at[0] * y - at[1], 0.02) > 1.2 - 2 * ground.dapple
 
 
 def ground_color(around: Background, x: Array, y: Array) -> Array:
@@ -238,5 +253,5 @@ def ground_color(around: Background, x: Array, y: Array) -> Array:
 def wall_color(around: Background, along: Array, height: Array) -> Array:
     """Return the wall's linear color, (3, n)."""
     shift = np.float32(around.ground.shift[0])
-    color = WALLS[around.camera.wall](along + shift, height)
+    color = _WALLS[around.camera.wall](along + shift, height)
     return blend(color, color.mean(axis=1, keepdims=True), np.float32(0.15)) * np.float32(around.ground.brightness)

@@ -175,6 +175,31 @@ def frame(
     return Box(center[0] - width / 2, center[1] - height / 2, width, height)
 
 
+@dataclass(frozen=True)
+class Detection:
+    """Errors of a detector's box.
+
+    Attributes:
+        edges: how far left, top, right and bottom edge lie outside the person, as shares of its width and height.
+        stretch: how far resizing may change the shape of what is in the box.
+    """
+
+    edges: tuple[float, float, float, float]
+    stretch: float
+
+
+def detect(view: Viewpoint, solids: Solids, aspect: float, detection: Detection) -> Box:
+    """Return the crop that a detector cuts around `solids`, for a picture of this height over width."""
+    low, high = extent(view, solids)
+    low, high = low.min(axis=0), high.max(axis=0)
+    size, edges = high - low, np.array(detection.edges)
+    low, high = low - edges[:2] * size, high + edges[2:] * size
+    width, height = high - low
+    width, height = max(width, height / (aspect * detection.stretch)), max(height, width * aspect / detection.stretch)
+    center = (low + high) / 2
+    return Box(center[0] - width / 2, center[1] - height / 2, width, height)
+
+
 def camera_rays(view: Viewpoint, box: Box, shape: tuple[int, int], near: float) -> Rays:
     """Return the rays of a picture of `box` with `shape` pixels, starting at the depth `near`."""
     right, down, forward = view.axes

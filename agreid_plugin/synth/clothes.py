@@ -49,7 +49,7 @@ def _upper_material(builder: Builder, person: Person) -> int:
         trims.append((_TRIMS[worn["upper"]], colors["inner"] if worn["upper"] in ("jacket", "suit") else BLACK))
     if worn["upper"] == "suit":
         trims.append(("tie", colors["upper accent"]))
-    if worn["bag"] in _STRAPS:
+    if worn["bag"] in _STRAPS and person.straps:
         mirrored = worn["bag"] == "shoulder bag" and person.side < 0
         trims.append((_STRAPS[worn["bag"]] + (" mirrored" if mirrored else ""), colors["bag"]))
     wrinkle = 0.35 if worn["upper"] in ("sweater", "coat") else 0.5

@@ -21,12 +21,11 @@ from tqdm import tqdm
 
 from agreid_plugin.data.datasets.locations import AGSYNTH_FILE
 from agreid_plugin.errors import InputError, require_known
-from agreid_plugin.synth.cameras import CAMERAS, camera
 from agreid_plugin.synth.captions import two_captions
-from agreid_plugin.synth.people import sample_person
 from agreid_plugin.synth.plan import CAPTION, MIN_IDS, PREVIEW, SHOT, Frame, plan, random_stream
-from agreid_plugin.synth.render import Picture, Shot, draw_shot, render
+from agreid_plugin.synth.render import Picture, Shot, render
 from agreid_plugin.synth.sensor import encode
+from agreid_plugin.synth.worlds import DEFAULT_WORLD, World, get_world
 from agreid_plugin.synth.writers import LAYOUTS_BY_NAME, Layout, WrittenPicture
 
 LAYOUTS: tuple[str, ...] = tuple(LAYOUTS_BY_NAME)
@@ -47,6 +46,7 @@ def make_agsynth(
     size: tuple[int, int] = (256, 128),
     layout: str = "cargo",
     seed: int = 0,
+    world: str = DEFAULT_WORLD,
     workers: int | None = None,
     overwrite: bool = False,
     progress: bool = True,
@@ -60,6 +60,7 @@ def make_agsynth(
         size: height and width in pixels.
         layout: one of `LAYOUTS`.
         seed: another seed, other people and pictures.
+        world: `easy`, or `gap`, where sky and street differ and people look alike.
         workers: processes; by default one a core.
         overwrite: replace the dataset's folder if it is there. The old one stays until the new one is complete.
         progress: show a bar.
@@ -67,19 +68,23 @@ def make_agsynth(
     Returns:
         The dataset's folder.
     """
-    chosen = LAYOUTS_BY_NAME[require_known("layout", layout, LAYOUTS_BY_NAME)]
+    chosen, sample_person = (
+        LAYOUTS_BY_NAME[require_known("layout", layout, LAYOUTS_BY_NAME)],
+        get_world(world).sample_person,
+    )
     _check(chosen, layout, ids, images_per_id, size, seed, workers)
     target = Path(root).expanduser() / chosen.folder
     _check_target(target, overwrite)
     frames = plan(seed, ids, images_per_id)
     with _draft(target) as draft:
-        jobs = [_Job(seed, frame, size, str(draft / chosen.place(frame))) for frame in frames]
+        jobs = [_Job(world, seed, frame, size, str(draft / chosen.place(frame))) for frame in frames]
         for folder in sorted({os.path.dirname(job.path) for job in jobs}):
             os.makedirs(folder, exist_ok=True)
         taken = list(tqdm(_run(jobs, workers), total=len(jobs), desc=chosen.folder, unit="img", disable=not progress))
         if chosen.annotate:
             chosen.annotate(draft, taken, {pid: sample_person(seed, pid) for pid in range(1, ids + 1)})
         made = {"ids": ids, "images_per_id": images_per_id, "size": list(size), "layout": layout, "seed": seed}
+        made["world"] = world
         (draft / AGSYNTH_FILE).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     return target
 
@@ -142,25 +147,27 @@ def _replace(target: Path, draft: Path) -> None:
 
 @dataclass(frozen=True)
 class _Job:
+    world: str
     seed: int
     frame: Frame
     size: tuple[int, int]
     path: str
 
 
-def render_frame(seed: int, frame: Frame, size: tuple[int, int]) -> tuple[Shot, Picture]:
+def render_frame(world: World, seed: int, frame: Frame, size: tuple[int, int]) -> tuple[Shot, Picture]:
     """Draw and render one picture of the plan."""
-    shot = draw_shot(random_stream(seed, SHOT, frame.pid, frame.index), camera(frame.camera), frame.night)
-    return shot, render(sample_person(seed, frame.pid), shot, size)
+    stream = random_stream(seed, SHOT, frame.pid, frame.index)
+    shot = world.draw_shot(stream, world.cameras[frame.camera - 1], frame.night)
+    return shot, render(world.sample_person(seed, frame.pid), shot, size)
 
 
 def _render_job(job: _Job) -> WrittenPicture:
     """Render a picture, write it, and caption it."""
-    frame = job.frame
-    shot, picture = render_frame(job.seed, frame, job.size)
+    frame, world = job.frame, get_world(job.world)
+    shot, picture = render_frame(world, job.seed, frame, job.size)
     Path(job.path).write_bytes(encode(picture.image))
     words = random_stream(job.seed, CAPTION, frame.pid, frame.index)
-    attributes = sample_person(job.seed, frame.pid).attributes
+    attributes = world.sample_person(job.seed, frame.pid).attributes
     captions = two_captions(attributes, picture.seen, shot.pose.walking, words)
     return WrittenPicture(frame, captions, "Walking" if shot.pose.walking else "Standing", shot.pose.facing)
 
@@ -191,7 +198,13 @@ def _ignore_interrupts() -> None:
 
 
 def contact_sheet(
-    path: str | Path, *, ids: int = 8, size: tuple[int, int] = (256, 128), seed: int = 0, progress: bool = False
+    path: str | Path,
+    *,
+    ids: int = 8,
+    size: tuple[int, int] = (256, 128),
+    seed: int = 0,
+    world: str = DEFAULT_WORLD,
+    progress: bool = False,
 ) -> Path:
     """Draw people by cameras, a row a person, and save it as PNG.
 
@@ -200,6 +213,7 @@ def contact_sheet(
         ids: rows.
         size: height and width of each picture.
         seed: as of `make_agsynth`: the same seed has the same people.
+        world: as of `make_agsynth`.
         progress: show a bar.
 
     Returns:
@@ -210,29 +224,29 @@ def contact_sheet(
     path = Path(path).expanduser()
     if path.suffix.lower() != ".png":
         raise InputError(f"{path}: a contact sheet is a PNG file, end its name with .png")
-    height, width = size
-    sheet = Image.new("RGB", (len(CAMERAS) * (width + GAP) + GAP, LABEL + ids * (height + GAP)), _PAPER)
+    (height, width), drawn = size, get_world(world)
+    sheet = Image.new("RGB", (len(drawn.cameras) * (width + GAP) + GAP, LABEL + ids * (height + GAP)), _PAPER)
     for row in tqdm(range(ids), desc="contact sheet", unit="id", disable=not progress):
-        for column, frame in enumerate(_preview_frames(seed, row + 1)):
-            image = Image.fromarray(render_frame(seed, frame, size)[1].image)
+        for column, frame in enumerate(_preview_frames(drawn, seed, row + 1)):
+            image = Image.fromarray(render_frame(drawn, seed, frame, size)[1].image)
             sheet.paste(image, (GAP + column * (width + GAP), LABEL + row * (height + GAP)))
-    _label_columns(sheet, width)
+    _label_columns(sheet, drawn, width)
     path.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(path)
     return path
 
 
-def _preview_frames(seed: int, pid: int) -> list[Frame]:
-    nights = random_stream(seed, PREVIEW, pid).random(len(CAMERAS)) < NIGHTS
+def _preview_frames(world: World, seed: int, pid: int) -> list[Frame]:
+    nights = random_stream(seed, PREVIEW, pid).random(len(world.cameras)) < NIGHTS
     return [
         Frame(pid, camera.number, camera.number, bool(night), "query")
-        for camera, night in zip(CAMERAS, nights, strict=True)
+        for camera, night in zip(world.cameras, nights, strict=True)
     ]
 
 
-def _label_columns(sheet: Image.Image, width: int) -> None:
+def _label_columns(sheet: Image.Image, world: World, width: int) -> None:
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=max(9, min(15, width // 8)))
-    for column, each in enumerate(CAMERAS):
+    for column, each in enumerate(world.cameras):
         where = f"{np.mean(each.altitude):.0f} m" if each.aerial else f"{np.mean(each.altitude):.1f} m"
         text = f"Cam{each.number} {each.platform}\n{where} high"
         draw.text((GAP + column * (width + GAP) + 2, 4), text, fill=_INK, font=font)

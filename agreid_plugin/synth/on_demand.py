@@ -9,8 +9,9 @@ from typing import Any
 from agreid_plugin.data.datasets import DATASETS
 from agreid_plugin.data.datasets.locations import AGSYNTH_FILE
 from agreid_plugin.data.files import read_json
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.synth.make import LAYOUTS, get_folder, make_agsynth
+from agreid_plugin.synth.worlds import DEFAULT_WORLD, WORLDS
 
 
 def make_missing(
@@ -21,6 +22,7 @@ def make_missing(
     images_per_id: int = 12,
     size: Sequence[int] = (256, 128),
     seed: int = 0,
+    world: str = DEFAULT_WORLD,
     key: str = "DATASETS.AGSYNTH",
 ) -> None:
     """Make every dataset that is missing, if AG-Synth is asked for.
@@ -32,23 +34,32 @@ def make_missing(
         images_per_id: pictures of each person, half of them from the air.
         size: height and width of a picture.
         seed: another seed, other people and pictures.
+        world: `easy` or `gap`, see `make_agsynth`.
         key: the options' name in error messages: in capitals as fast-reid's keys, else as mmengine's.
 
     Raises:
-        InputError: no layout of AG-Synth is that dataset's, or the folder has another dataset than is asked for.
+        InputError: no world has that name, no layout of AG-Synth is that dataset's, or the folder has another dataset
+            than is asked for.
     """
     if not ids:
         return
     ids_key, root_key = (f"{key}.IDS", "DATASETS.ROOT") if key.isupper() else (f"{key}.ids", "data_root")
+    require_known(f"{key}.WORLD" if key.isupper() else f"{key}.world", world, WORLDS)
     height, width = size
-    options = {"ids": ids, "images_per_id": images_per_id, "size": [height, width], "seed": seed}
+    options: dict[str, Any] = {
+        "ids": ids,
+        "images_per_id": images_per_id,
+        "size": [height, width],
+        "seed": seed,
+        "world": world,
+    }
     for name in sorted(set(datasets)):
         layout = _get_layout(name, ids_key)
         folder = Path(root) / get_folder(layout)
         if _is_filled(folder):
             _check_same(folder, options | {"layout": layout}, ids_key, root_key)
         else:
-            make_agsynth(root, ids=ids, images_per_id=images_per_id, size=(height, width), layout=layout, seed=seed)
+            make_agsynth(root, layout=layout, **options | {"size": (height, width)})
 
 
 def is_missing(root: str | Path, datasets: Iterable[str]) -> bool:
@@ -70,7 +81,7 @@ def _get_layout(dataset: str, key: str) -> str:
 def _check_same(folder: Path, options: dict[str, Any], ids_key: str, root_key: str) -> None:
     """Refuse a folder with other pictures than the recipe's: its numbers would be those of another dataset."""
     marker = folder / AGSYNTH_FILE
-    made = read_json(marker, dict) if marker.is_file() else None
+    made = {"world": "easy", **read_json(marker, dict)} if marker.is_file() else None  # the first had no other
     if made == options:
         return
     found = "a dataset that is not AG-Synth" if made is None else _difference(made, options)

@@ -73,6 +73,7 @@ class Person:
         lean: forward tilt of the trunk in radians.
         side: 1 when the left hand carries things, -1 for the right.
         period: size of the garment's pattern in meters.
+        straps: whether the straps of a bag show on the garment.
     """
 
     attributes: Mapping[str, str]
@@ -83,6 +84,7 @@ class Person:
     lean: float
     side: int
     period: float
+    straps: bool = True
 
 
 @lru_cache(maxsize=64)
@@ -93,22 +95,31 @@ def sample_person(seed: int, pid: int) -> Person:
 
 def draw_person(rng: np.random.Generator, family: np.random.Generator) -> Person:
     """Draw a person from `rng`, with garment colors in part from `family`."""
-    attributes = _draw_body(rng) | _draw_colors(rng, family)
+    attributes = draw_body(rng) | _draw_colors(rng, family)
     attributes |= _draw_clothes(rng, attributes)
-    attributes |= _draw_belongings(rng, attributes)
+    attributes |= draw_belongings(rng, attributes)
+    return build_person(rng, attributes, _shades(rng, attributes))
+
+
+def build_person(
+    rng: np.random.Generator, attributes: Mapping[str, str], colors: Mapping[str, Color], straps: bool = True
+) -> Person:
+    """Draw the measures of a person with these attributes and colors."""
     return Person(
         attributes={name: attributes[name] for name in ATTRIBUTES},
-        colors=_shades(rng, attributes),
+        colors=colors,
         height=rng.uniform(*_HEIGHT[attributes["height"]]) * (0.955 if attributes["gender"] == "woman" else 1.0),
         girth=rng.uniform(*_GIRTH[attributes["build"]]),
         stride=rng.uniform(0.8, 1.2) * (0.75 if attributes["age"] == "elderly" else 1.0),
         lean=rng.uniform(0.0, 0.07) + (0.12 if attributes["age"] == "elderly" else 0.0),
         side=int(rng.choice((-1, 1))),
         period=rng.uniform(0.085, 0.15),
+        straps=straps,
     )
 
 
-def _pick(rng: np.random.Generator, weights: Mapping[str, float]) -> str:
+def pick(rng: np.random.Generator, weights: Mapping[str, float]) -> str:
+    """Draw a name, each as often as its weight says."""
     left = rng.random() * sum(weights.values())
     for name, weight in weights.items():  # much faster than Generator.choice for a handful of values
         left -= weight
@@ -118,24 +129,25 @@ def _pick(rng: np.random.Generator, weights: Mapping[str, float]) -> str:
 
 
 def _pick_color(rng: np.random.Generator, what: str) -> str:
-    return _pick(rng, dict(zip(COLORS, _COLOR_WEIGHTS[what], strict=True)))
+    return pick(rng, dict(zip(COLORS, _COLOR_WEIGHTS[what], strict=True)))
 
 
-def _draw_body(rng: np.random.Generator) -> dict[str, str]:
-    gender = _pick(rng, {"man": 1, "woman": 1})
-    age = _pick(rng, {"young": 55, "middle-aged": 31, "elderly": 14})
-    style = _pick(rng, _HAIR_STYLE[gender])
+def draw_body(rng: np.random.Generator) -> dict[str, str]:
+    """Draw the attributes of the body and the head."""
+    gender = pick(rng, {"man": 1, "woman": 1})
+    age = pick(rng, {"young": 55, "middle-aged": 31, "elderly": 14})
+    style = pick(rng, _HAIR_STYLE[gender])
     return {
         "gender": gender,
         "age": age,
-        "height": _pick(rng, {"short": 25, "medium": 50, "tall": 25}),
-        "build": _pick(rng, {"slim": 30, "medium": 48, "heavy": 22}),
-        "skin": _pick(rng, {"light": 40, "tan": 30, "brown": 17, "dark": 13}),
+        "height": pick(rng, {"short": 25, "medium": 50, "tall": 25}),
+        "build": pick(rng, {"slim": 30, "medium": 48, "heavy": 22}),
+        "skin": pick(rng, {"light": 40, "tan": 30, "brown": 17, "dark": 13}),
         "hair style": style,
-        "hair color": _pick(rng, _HAIR_COLOR[age]),
-        "beard": _pick(rng, {"no": 70, "yes": 30}) if gender == "man" else "no",
-        "glasses": _pick(rng, {"none": 68, "clear": 19, "sun": 13}),
-        "hat": _pick(rng, {"none": 72, "cap": 14, "beanie": 8, "sun hat": 6}) if style != "bun" else "none",
+        "hair color": pick(rng, _HAIR_COLOR[age]),
+        "beard": pick(rng, {"no": 70, "yes": 30}) if gender == "man" else "no",
+        "glasses": pick(rng, {"none": 68, "clear": 19, "sun": 13}),
+        "hat": pick(rng, {"none": 72, "cap": 14, "beanie": 8, "sun hat": 6}) if style != "bun" else "none",
     }
 
 
@@ -154,10 +166,10 @@ def _draw_colors(rng: np.random.Generator, family: np.random.Generator) -> dict[
 
 
 def _draw_clothes(rng: np.random.Generator, drawn: Mapping[str, str]) -> dict[str, str]:
-    upper, lower = _pick(rng, _UPPER[drawn["gender"]]), _pick(rng, _LOWER[drawn["gender"]])
+    upper, lower = pick(rng, _UPPER[drawn["gender"]]), pick(rng, _LOWER[drawn["gender"]])
     formal = upper in ("suit", "coat", "jacket", "tank top")
-    pattern = _pick(rng, _FORMAL_PATTERN if formal else _PATTERN)
-    lower_pattern = _pick(rng, {"plain": 84, "striped": 8, "checked": 8})
+    pattern = pick(rng, _FORMAL_PATTERN if formal else _PATTERN)
+    lower_pattern = pick(rng, {"plain": 84, "striped": 8, "checked": 8})
     if upper == "dress":
         lower, pattern = "dress", "plain" if pattern in ("logo", "two-tone") else pattern
     if upper == "suit":
@@ -168,7 +180,7 @@ def _draw_clothes(rng: np.random.Generator, drawn: Mapping[str, str]) -> dict[st
         lower_pattern = "plain"
     clothes = {"upper": upper, "upper pattern": pattern, "lower": lower, "lower pattern": lower_pattern}
     if lower == "jeans":
-        clothes["lower color"] = _pick(rng, {"blue": 50, "navy": 30, "black": 12, "gray": 8})
+        clothes["lower color"] = pick(rng, {"blue": 50, "navy": 30, "black": 12, "gray": 8})
     if upper == "dress":
         clothes |= {"lower color": drawn["upper color"], "lower pattern": pattern}
     if upper == "suit":
@@ -179,32 +191,39 @@ def _draw_clothes(rng: np.random.Generator, drawn: Mapping[str, str]) -> dict[st
         "boots": 14,
         "sandals": 12 if lower in ("shorts", "skirt", "dress") else 0,
     }
-    return clothes | {"shoes": _pick(rng, shoes)}
+    return clothes | {"shoes": pick(rng, shoes)}
 
 
-def _draw_belongings(rng: np.random.Generator, drawn: Mapping[str, str]) -> dict[str, str]:
+def draw_belongings(rng: np.random.Generator, drawn: Mapping[str, str]) -> dict[str, str]:
+    """Draw what is carried; the colors of what is not are `none`."""
     bags = {"none": 42, "backpack": 20, "shoulder bag": 13, "shopping bag": 8, "suitcase": 5}
     bags["handbag"] = 14 if drawn["gender"] == "woman" else 2
-    bag = _pick(rng, bags)
-    umbrella = _pick(rng, {"no": 94, "yes": 6})
-    phone = _pick(rng, {"no": 88, "yes": 12}) if umbrella == "no" else "no"
+    bag = pick(rng, bags)
+    umbrella = pick(rng, {"no": 94, "yes": 6})
+    phone = pick(rng, {"no": 88, "yes": 12}) if umbrella == "no" else "no"
     carried = {"bag": bag, "umbrella": umbrella, "hat": drawn["hat"]}
     absent = {f"{what} color": "none" for what, value in carried.items() if value in ("none", "no")}
     return {"bag": bag, "umbrella": umbrella, "phone": phone} | absent
 
 
-def _shades(rng: np.random.Generator, attributes: Mapping[str, str]) -> dict[str, Color]:
-    """Draw a shade for each named color, and pick the colors no attribute names."""
+def name_colors(rng: np.random.Generator, attributes: Mapping[str, str]) -> dict[str, tuple[int, int, int]]:
+    """Return the sRGB color of each part, and pick those that no attribute names."""
     named = {part: COLORS[attributes[f"{part} color"]] for part in ("upper", "lower")}
     named["shoes"] = COLORS[attributes["shoe color"]]
     carried = {part: attributes[f"{part} color"] for part in ("bag", "hat", "umbrella")}
     named |= {part: COLORS[name] for part, name in carried.items() if name != "none"}
     named |= {"skin": SKIN[attributes["skin"]], "hair": HAIR[attributes["hair color"]]}
     for part in ("upper", "lower"):
-        named[f"{part} accent"] = _contrasting(rng, named[part])
+        named[f"{part} accent"] = contrasting(rng, named[part])
     if attributes["upper"] == "dress":
         named["lower accent"] = named["upper accent"]
-    named["inner"] = COLORS[_pick(rng, {"white": 55, "gray": 20, "black": 15, "blue": 10})]
+    named["inner"] = COLORS[pick(rng, {"white": 55, "gray": 20, "black": 15, "blue": 10})]
+    return named
+
+
+def _shades(rng: np.random.Generator, attributes: Mapping[str, str]) -> dict[str, Color]:
+    """Draw a shade for each named color."""
+    named = name_colors(rng, attributes)
     shades = {part: linear(_vary(rng, rgb)) for part, rgb in named.items()}
     if attributes["upper"] in ("dress", "suit"):
         shades["lower"] = shades["upper"]
@@ -212,7 +231,7 @@ def _shades(rng: np.random.Generator, attributes: Mapping[str, str]) -> dict[str
     return shades
 
 
-def _contrasting(rng: np.random.Generator, rgb: tuple[int, int, int]) -> tuple[int, int, int]:
+def contrasting(rng: np.random.Generator, rgb: tuple[int, int, int]) -> tuple[int, int, int]:
     """Pick white on dark or dark on light, now and then a color."""
     dark = sum(rgb) < 330
     names = (
@@ -220,7 +239,7 @@ def _contrasting(rng: np.random.Generator, rgb: tuple[int, int, int]) -> tuple[i
         if dark
         else {"black": 34, "navy": 30, "red": 18, "green": 18}
     )
-    return COLORS[_pick(rng, names)]
+    return COLORS[pick(rng, names)]
 
 
 def _vary(rng: np.random.Generator, rgb: tuple[int, int, int]) -> Color:

@@ -18,12 +18,23 @@ from agreid_plugin.synth.background import (
     Background,
     add_background,
     add_person,
+    dapple,
     draw_background,
     ground_color,
     wall_color,
 )
 from agreid_plugin.synth.body import Pose, draw_pose
-from agreid_plugin.synth.cameras import Box, Camera, Viewpoint, camera_rays, draw_viewpoint, frame, pixel_bounds
+from agreid_plugin.synth.cameras import (
+    Box,
+    Camera,
+    Detection,
+    Viewpoint,
+    camera_rays,
+    detect,
+    draw_viewpoint,
+    frame,
+    pixel_bounds,
+)
 from agreid_plugin.synth.light import Light, ShadowMap, draw_light, illuminate, shadow_map
 from agreid_plugin.synth.patterns import Points, paint
 from agreid_plugin.synth.people import Person
@@ -37,7 +48,10 @@ OVERSAMPLING = 1.75  # rendered pixels for each native one, across
 
 @dataclass(frozen=True)
 class Shot:
-    """Everything about a picture but who is in it."""
+    """Everything about a picture but who is in it.
+
+    A `detection` takes the place of `margin` and `shift`: the box that a detector cuts, with the resolution it has.
+    """
 
     camera: Camera
     view: Viewpoint
@@ -48,6 +62,7 @@ class Shot:
     margin: tuple[float, float]
     shift: tuple[float, float]
     grain_seed: int
+    detection: Detection | None = None
 
 
 def draw_shot(rng: np.random.Generator, camera: Camera, night: bool) -> Shot:
@@ -87,7 +102,7 @@ def render(person: Person, shot: Shot, size: tuple[int, int], box: Box | None = 
     builder = Builder()
     add_person(builder, person, shot.pose)
     alone = builder.pack()
-    box = box or frame(shot.view, alone, size[0] / size[1], shot.margin, shot.shift)
+    box = box or _cut(shot, alone, size[0] / size[1])
     add_background(builder, shot.around)
     solids = builder.pack()
     native = _native_shape(shot, box, size)
@@ -99,8 +114,19 @@ def render(person: Person, shot: Shot, size: tuple[int, int], box: Box | None = 
     return Picture(image, {part: count * per_pixel for part, count in seen.items()}, box)
 
 
+def _cut(shot: Shot, solids: Solids, aspect: float) -> Box:
+    if shot.detection:
+        return detect(shot.view, solids, aspect, shot.detection)
+    return frame(shot.view, solids, aspect, shot.margin, shot.shift)
+
+
 def _native_shape(shot: Shot, box: Box, size: tuple[int, int]) -> tuple[int, int]:
     """Return the crop's size in the camera's own pixels, at most that of the result."""
+    if shot.detection:
+        height, width = (
+            min(edge, shot.view.focal * side) for edge, side in zip(size, (box.height, box.width), strict=True)
+        )
+        return max(8, round(height)), max(4, round(width))
     share = min(1.0, shot.view.focal * box.height / size[0])
     return max(8, round(size[0] * share)), max(4, round(size[1] * share))
 
@@ -153,6 +179,8 @@ def _wall_hits(start: Array, step: Array, shot: Shot) -> tuple[Array, Array, Arr
 
 def _ground_light(point: Array, shot: Shot, shadows: ShadowMap) -> Array:
     shade = shadows.on_ground(point)
+    if shot.around.ground.dapple:
+        shade = np.maximum(shade, dapple(shot.around.ground, point[0], point[1]) * np.float32(0.9))
     near = point[0] ** 2 + point[1] ** 2
     openness = 1 - np.float32(0.45) * np.exp(-near / np.float32(0.09)) - np.float32(0.15) * np.exp(-near)
     normal = np.zeros_like(point)

@@ -8,12 +8,35 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.ndimage import gaussian_filter
 
 from agreid_plugin.synth.cameras import Camera
 from agreid_plugin.synth.light import Light
 from agreid_plugin.synth.solids import Array
 
 QUALITY = 92  # of the written files, the same for all
+MEAN_LIGHT = 0.2  # linear light that a metering camera makes of a picture
+
+
+@dataclass(frozen=True)
+class Film:
+    """A camera with a tone curve, behind the air in front of it.
+
+    Attributes:
+        metering: how far the exposure follows the picture's own light: 0 not at all, 1 to the same mean.
+        haze: share of the light that is the air's.
+        air: linear RGB of the haze.
+        focus: blur of the lens in native pixels.
+        curve: slope of the display's curve at mid gray, 1 for none; a steep one crushes blacks and blows whites.
+        mid: the gray that stays.
+    """
+
+    metering: float
+    haze: float
+    air: tuple[float, float, float]
+    focus: float
+    curve: float
+    mid: float
 
 
 @dataclass(frozen=True)
@@ -28,6 +51,7 @@ class Sensor:
         blur: motion in native pixels, right and down.
         grain: standard deviation of the noise at mid gray, of 1.
         quality: JPEG quality of the stream the crop is cut from.
+        film: the camera's tone curve, focus and haze, None for a plain one.
     """
 
     balance: tuple[float, float, float]
@@ -37,6 +61,7 @@ class Sensor:
     blur: tuple[float, float]
     grain: float
     quality: int
+    film: Film | None = None
 
 
 def draw_sensor(rng: np.random.Generator, camera: Camera, light: Light) -> Sensor:
@@ -76,6 +101,15 @@ def _smear(picture: Array, blur: tuple[float, float]) -> Array:
     return total / np.float32(steps + 1)
 
 
+def _meter(picture: Array, film: Film) -> Array:
+    """Expose for the picture's own light, blur, and put haze in front."""
+    gain = (MEAN_LIGHT / max(float(picture.mean()), 1e-3)) ** film.metering
+    if film.focus:
+        picture = gaussian_filter(picture, (film.focus, film.focus, 0), truncate=2.5)
+    air = np.array(film.air, dtype=np.float32)
+    return picture * np.float32(gain * (1 - film.haze)) + air * np.float32(film.haze)
+
+
 def _tone(picture: Array, sensor: Sensor) -> Array:
     """Apply white balance, exposure, saturation and the tone curve; linear light in, 0..1 for display out."""
     gains = np.array(sensor.balance, dtype=np.float32) * np.float32(0.78 * 2**sensor.exposure)
@@ -98,7 +132,12 @@ def develop(
         native: height and width of the crop in the camera's own pixels.
         size: height and width of the result.
     """
-    seen = _tone(_smear(_resize(picture, native), sensor.blur), sensor)
+    light = _resize(picture, native)
+    if sensor.film:
+        light = _meter(light, sensor.film)
+    seen = _tone(_smear(light, sensor.blur), sensor)
+    if sensor.film:
+        seen = (seen - np.float32(sensor.film.mid)) * np.float32(sensor.film.curve) + np.float32(sensor.film.mid)
     seen += rng.standard_normal(seen.shape, dtype=np.float32) * np.float32(sensor.grain)
     crop = Image.fromarray((np.clip(seen, 0, 1) * 255 + 0.5).astype(np.uint8))
     stream = io.BytesIO()

@@ -17,7 +17,7 @@ def made(tmp_path_factory):
 
 def test_a_missing_dataset_is_made_as_asked(made):
     options = json.loads((made / "CARGO" / "agsynth.json").read_text())
-    assert options == {"ids": 8, "images_per_id": 4, "size": [32, 16], "layout": "cargo", "seed": 0}
+    assert options == {"ids": 8, "images_per_id": 4, "size": [32, 16], "layout": "cargo", "seed": 0, "world": "easy"}
 
 
 def test_what_is_there_stays(made):
@@ -41,6 +41,19 @@ def test_other_pictures_are_refused(made):
         InputError, match=r"images_per_id 4 instead of 6; name another data_root, .* set agsynth\.ids 0"
     ):
         make_missing(made, ["CARGO"], **SMALL | {"images_per_id": 6}, key="agsynth")
+
+
+def test_the_world_is_part_of_what_is_asked_for(made, tmp_path):
+    with pytest.raises(InputError, match=r"holds AG-Synth with world easy instead of gap"):
+        make_missing(made, ["CARGO"], **SMALL, world="gap")
+    with pytest.raises(InputError, match=r"DATASETS\.AGSYNTH\.WORLD 'gaap' unknown \(did you mean gap\?\)"):
+        make_missing(tmp_path, ["CARGO"], **SMALL, world="gaap")
+    before = tmp_path / "before" / "CARGO"
+    before.mkdir(parents=True)
+    (before / "agsynth.json").write_text(
+        '{"ids": 8, "images_per_id": 4, "size": [32, 16], "layout": "cargo", "seed": 0}'
+    )
+    make_missing(before.parent, ["CARGO"], **SMALL)  # from when there was one world
 
 
 def test_another_dataset_is_not_overwritten(tmp_path):

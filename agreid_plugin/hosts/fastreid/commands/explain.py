@@ -301,7 +301,7 @@ def _missing(cfg, name: str, error: InputError) -> str:
     if folder.exists():
         return f"not usable: {error}"
     if synth.IDS:
-        made = f"{synth.IDS} people, {synth.IMAGES_PER_ID} images each, {format_size(synth.SIZE)}"
+        made = f"{synth.IDS} people, {synth.IMAGES_PER_ID} images each, {format_size(synth.SIZE)}, world {synth.WORLD}"
         return f"{folder} is not there; 'fastreid train' makes it, AG-Synth: {made}"
     return f"not there: {error}"
 

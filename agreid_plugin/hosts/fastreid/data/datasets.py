@@ -197,6 +197,7 @@ KEYS = (
     Key("DATASETS.AGSYNTH.IMAGES_PER_ID", 12, "AG-Synth: pictures of each person, half of them from the air."),
     Key("DATASETS.AGSYNTH.SIZE", [256, 128], "AG-Synth: height and width of a picture."),
     Key("DATASETS.AGSYNTH.SEED", 0, "AG-Synth: another seed, other people and pictures."),
+    Key("DATASETS.AGSYNTH.WORLD", "easy", "AG-Synth: easy, or gap: sky and street differ and people look alike."),
 )
 declare(KEYS)
 
@@ -211,6 +212,7 @@ def make_missing(cfg) -> None:
         images_per_id=wanted.IMAGES_PER_ID,
         size=wanted.SIZE,
         seed=wanted.SEED,
+        world=wanted.WORLD,
     )
 
 

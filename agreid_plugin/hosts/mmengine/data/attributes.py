@@ -23,7 +23,7 @@ from agreid_plugin.hosts.mmengine.config.arguments import require_arguments
 from agreid_plugin.synth.on_demand import make_missing
 from agreid_plugin.types import Record
 
-AGSYNTH_ARGUMENTS = ("ids", "images_per_id", "size", "seed")
+AGSYNTH_ARGUMENTS = ("ids", "images_per_id", "size", "seed", "world")
 """Arguments of AG-Synth that a recipe gives."""
 
 _logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def make_agsynth_once(root: str, names: Iterable[str], agsynth: Mapping[str, Any
     Args:
         root: folder of the datasets.
         names: the datasets.
-        agsynth: `ids`, `images_per_id`, `size` and `seed`; nothing is made without any.
+        agsynth: `ids`, `images_per_id`, `size`, `seed` and `world`; nothing is made without any.
     """
     if not agsynth:
         return

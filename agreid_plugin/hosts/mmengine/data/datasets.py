@@ -99,7 +99,7 @@ class ReIDDataset(BaseDataset):
         missing_attributes: learn although the attribute file lacks some training identities.
         captions: how captions are read: `which` (each caption of an image once an epoch, `all`, or one of them, drawn
             each time, `one`) and the arguments of `Tokenize`; None: they are not.
-        agsynth: `ids`, `images_per_id`, `size`, `seed` of AG-Synth, which is made if the dataset is missing.
+        agsynth: `ids`, `images_per_id`, `size`, `seed`, `world` of AG-Synth, which is made if the dataset is missing.
         pipeline: transforms of an image, the last of which is `Pack`.
         **kwargs: the host's arguments.
     """
