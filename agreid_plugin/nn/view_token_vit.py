@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError
-from agreid_plugin.nn.vit import VisionTransformer
+from agreid_plugin.nn.patch_features import PatchNetwork, TokenTransformer
 from agreid_plugin.types import View
 
 CLS, VIEW, FIRST_PATCH = 0, 1, 2  # order of the tokens
@@ -39,7 +39,7 @@ class DecoupledEncoder(nn.Module):
     """ViT with a view token that is subtracted from the class token block by block (VDT; ViSA's view-aware backbone).
 
     Args:
-        vit: the transformer, built with one extra token.
+        vit: the transformer, built with one extra token; of another library, see `network_adapters`.
         views: 1 for a token that all images share (VDT), 2 for one a view, chosen by the image's (ViSA).
         per_block: give every block its view tokens, which are added to the view token from the previous block, instead
             of the first block only. Those of later blocks start at zero, where both are the same.
@@ -47,9 +47,7 @@ class DecoupledEncoder(nn.Module):
             once more after the final norm, which gives `EncoderOutputs.identity`.
     """
 
-    def __init__(
-        self, vit: VisionTransformer, views: int = 1, per_block: bool = False, subtractions: int | None = None
-    ):
+    def __init__(self, vit: TokenTransformer, views: int = 1, per_block: bool = False, subtractions: int | None = None):
         super().__init__()
         if vit.extra_tokens != 1:
             raise InputError(f"the ViT has extra_tokens={vit.extra_tokens}, but a view token needs extra_tokens=1")
@@ -66,7 +64,7 @@ class DecoupledEncoder(nn.Module):
 
         def add_view_tokens(number: int, tokens: Tensor) -> Tensor:
             if number == self.vit.depth - 1:
-                before_last.append(tokens[:, FIRST_PATCH:])
+                before_last.append(tokens[:, FIRST_PATCH : FIRST_PATCH + self.num_patches])
             if 0 < number < len(view_tokens):
                 view = tokens[:, VIEW] + view_tokens[number]
                 return torch.cat([tokens[:, :VIEW], view.unsqueeze(1), tokens[:, FIRST_PATCH:]], dim=1)
@@ -90,11 +88,15 @@ class DecoupledEncoder(nn.Module):
 
 
 class PlainEncoder(nn.Module):
-    """The ViT without a view token, behind the same interface."""
+    """A ViT or a CNN without a view token, behind the same interface.
+
+    Args:
+        vit: the network.
+    """
 
     needs_views = False
 
-    def __init__(self, vit: VisionTransformer):
+    def __init__(self, vit: PatchNetwork):
         super().__init__()
         if vit.extra_tokens:
             raise InputError(f"the ViT has extra_tokens={vit.extra_tokens}, but a plain encoder has none")
@@ -103,15 +105,8 @@ class PlainEncoder(nn.Module):
 
     def forward(self, images: Tensor, views: Tensor | None = None) -> EncoderOutputs:  # noqa: ARG002 - the others need them
         """Encode images."""
-        before_last: list[Tensor] = []
-
-        def keep(number: int, tokens: Tensor) -> Tensor:
-            if number == self.vit.depth - 1:
-                before_last.append(tokens[:, 1:])
-            return tokens
-
-        cls = self.vit(images, before=keep, first=1)[:, CLS]
-        return EncoderOutputs(cls, cls, cls, before_last[0])
+        features = self.vit.patch_features(images)
+        return EncoderOutputs(features.vector, features.vector, features.vector, features.patches)
 
 
 Encoder = DecoupledEncoder | PlainEncoder

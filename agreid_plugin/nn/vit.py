@@ -5,7 +5,7 @@ Shapes: B images, T extra tokens, N patches, D width. Tokens stand in the order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,9 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from agreid_plugin.errors import InputError, require_int, require_known, require_within
 from agreid_plugin.nn.attention import Block, init_linear
 from agreid_plugin.nn.module_types import TypedModuleList
-
-Hook = Callable[[int, Tensor], Tensor]
-"""Takes a block's number and all tokens (B, 1+T+N, D), and returns the tokens that replace them."""
+from agreid_plugin.nn.patch_features import Hook, TokenTransformer
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class PatchEmbed(nn.Module):
         return self.proj(images).flatten(2).transpose(1, 2)
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(TokenTransformer):
     """ViT whose parameters have the names of timm and fast-reid.
 
     Linear weights, the CLS token and the position embedding start from a truncated normal of 0.02, linear biases
@@ -86,6 +84,7 @@ class VisionTransformer(nn.Module):
         self.grid = count_patches(self.image_size, patch_size, stride)
         self.num_patches = self.grid[0] * self.grid[1]
         self.width, self.depth, self.heads = require_int("width", width), require_int("depth", depth), heads
+        self.embed_width = width
         self.extra_tokens = require_int("extra_tokens", extra_tokens, least=0)
         self.checkpointing = checkpointing
 
@@ -111,6 +110,10 @@ class VisionTransformer(nn.Module):
                 f"resize the images or build the model with image_size={size}"
             )
         return self.patch_embed(images)
+
+    def embed_patches(self, images: Tensor) -> Tensor:
+        """Return the patch embeddings with their positions, before any block: (B, 3, rows, cols) -> (B, N, D)."""
+        return self.patches(images) + self.pos_embed[:, -self.num_patches :]
 
     def forward(
         self,

@@ -14,8 +14,8 @@ from agreid_plugin.errors import InputError
 from agreid_plugin.methods.visa.dlfm import DLFM
 from agreid_plugin.methods.visa.etgm import ETGM, PlainQueries, Queries
 from agreid_plugin.methods.visa.variants import Variant, get_variant
+from agreid_plugin.nn.patch_features import PatchNetwork, TokenTransformer
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoder, EncoderOutputs, PlainEncoder
-from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import View
 
 
@@ -66,7 +66,7 @@ class ViSABackbone(nn.Module):
 
 
 def build_backbone(
-    vit: VisionTransformer,
+    vit: PatchNetwork,
     *,
     variant: str = "paper",
     vab: bool = True,
@@ -80,7 +80,8 @@ def build_backbone(
     """Build the backbone of a variant, any of its modules left out as in Table 2.
 
     Args:
-        vit: the transformer, with one extra token for VAB and none without it.
+        vit: the transformer, with one extra token for VAB and none without it; or another network, see
+            `nn.network_adapters.adapt_network`.
         variant: `paper` or `released`.
         vab: view tokens and their subtraction; without it the class token serves both branches.
         etgm: experts; without it the queries are learned tokens to which the branch's feature is added.
@@ -93,7 +94,11 @@ def build_backbone(
     switches = get_variant(variant)
     if etgm and not dlfm:
         raise InputError("etgm=True needs dlfm=True: without the fusion nothing reads the queries")
-    encoder = build_vab(vit, switches) if vab else PlainEncoder(vit)
+    if vab and not isinstance(vit, TokenTransformer):
+        raise InputError(
+            f"vab=True, but {type(vit).__name__} has no blocks that a view token could join: set it to False"
+        )
+    encoder = build_vab(vit, switches) if isinstance(vit, TokenTransformer) and vab else PlainEncoder(vit)
     if not dlfm:
         return ViSABackbone(encoder, None, None)
     queries = ETGM(vit.width, vit.heads, experts, top_k, tokens) if etgm else PlainQueries(vit.width, tokens)
@@ -109,7 +114,7 @@ def build_backbone(
     return ViSABackbone(encoder, queries, fusion)
 
 
-def build_vab(vit: VisionTransformer, switches: Variant) -> DecoupledEncoder:
+def build_vab(vit: TokenTransformer, switches: Variant) -> DecoupledEncoder:
     """Build VAB (Sec. 3.2): a token for each view, subtracted from CLS after every block; see `DecoupledEncoder`.
 
     After the last block the final norm comes before the subtraction.

@@ -76,7 +76,7 @@ class ViSA(ViewAwareMethod):
         self.head = make_head(identities)
         self.local_head = make_head(identities) if backbone.fusion else None
         self.view_head = make_head(len(View)) if backbone.encoder.needs_views else None
-        self.view_predictor = ViewPredictor(backbone.width) if backbone.needs_views else None
+        self.view_predictor = ViewPredictor(backbone.encoder.vit.embed_width) if backbone.needs_views else None
         self.objectives = identity_objectives(switches.over_nonzero) if objectives is None else objectives
         self.view_loss, self.orthogonal_loss = ViewLoss(view_weight), OrthogonalLoss(view_weight)
         self.predictor_loss = ViewLoss()
@@ -120,6 +120,5 @@ class ViSA(ViewAwareMethod):
         return torch.cat([outputs.identity.embedding, outputs.local.embedding], dim=1)
 
     def embed_patches(self, images: Tensor) -> Tensor:
-        """Return the patch embeddings with their positions, before any block: (B, 3, rows, cols) -> (B, N, D)."""
-        vit = self.backbone.encoder.vit
-        return vit.patches(images) + vit.pos_embed[:, -vit.num_patches :]
+        """Return the patches before any token of a view is there: (B, 3, rows, cols) -> (B, N, embed width)."""
+        return self.backbone.encoder.vit.embed_patches(images)

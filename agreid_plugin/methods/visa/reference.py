@@ -10,6 +10,7 @@ V vectors sent to one expert, T tokens.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from agreid_plugin.methods.visa.etgm import ETGM, Queries
 from agreid_plugin.nn.attention import Attention, Block, PostNormBlock
 from agreid_plugin.nn.experts import GroupedLayerNorm, GroupedLinear, Router, Routing, TokenExperts
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder, Encoder, EncoderOutputs
+from agreid_plugin.nn.vit import VisionTransformer
 from agreid_plugin.types import View
 
 
@@ -51,7 +53,7 @@ def encode_features(backbone: ViSABackbone, images: Tensor, views: Tensor | None
 
 def encode(encoder: Encoder, images: Tensor, views: Tensor | None = None) -> EncoderOutputs:
     """Run an encoder block by block (Sec. 3.2): the view's token joins, and is subtracted from CLS after each block."""
-    vit, view_tokens, subtractions = encoder.vit, None, 0
+    vit, view_tokens, subtractions = cast(VisionTransformer, encoder.vit), None, 0
     if isinstance(encoder, DecoupledEncoder):
         learned, subtractions = encoder.view_tokens, encoder.subtractions
         view_tokens = (

@@ -21,7 +21,7 @@ from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import check_text, select_items
 from agreid_plugin.hosts.fastreid.data.transforms import check_pipeline
 from agreid_plugin.hosts.fastreid.engine.solver import check_solver
-from agreid_plugin.hosts.fastreid.models.base import check_head, takes_any_backbone
+from agreid_plugin.hosts.fastreid.models.base import check_head, get_method_class, takes_any_backbone
 from agreid_plugin.hosts.fastreid.models.losses import check_losses
 
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
@@ -144,7 +144,8 @@ def _check_host_models(cfg) -> None:
     """Check what the host's own models need and do not check."""
     backbone = cfg.MODEL.BACKBONE
     depths = DEPTHS.get(backbone.NAME)
-    if depths and backbone.DEPTH not in depths and takes_any_backbone(cfg):  # others say which one they need
+    of_others = takes_any_backbone(cfg) or get_method_class(cfg).suitable  # the rest say which one they need
+    if depths and backbone.DEPTH not in depths and of_others:
         raise unknown(f"MODEL.BACKBONE.DEPTH of {backbone.NAME}", backbone.DEPTH, depths)
     if backbone.NAME == "build_vit_backbone" and list(cfg.INPUT.SIZE_TRAIN) != list(cfg.INPUT.SIZE_TEST):
         raise InputError(

@@ -15,7 +15,7 @@ from fastreid.config import get_cfg
 from fastreid.engine.hooks import HookBase
 from fastreid.evaluation import inference_context
 from fastreid.layers import pooling
-from fastreid.modeling.backbones import BACKBONE_REGISTRY, build_backbone
+from fastreid.modeling.backbones import build_backbone
 from fastreid.modeling.heads import REID_HEADS_REGISTRY, build_heads
 from fastreid.modeling.losses.cross_entroy_loss import log_accuracy
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY, Baseline
@@ -30,6 +30,8 @@ from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare
 from agreid_plugin.hosts.fastreid.models.released import ReleasedModelSpec
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.gradient_cache import TwoStageMethod
+from agreid_plugin.nn.network_adapters import adapt_network
+from agreid_plugin.nn.view_token_vit import PlainEncoder
 from agreid_plugin.types import VIEW_SOURCES, Batch, HeadOutputs, ReIDMethod
 
 _logger = logging.getLogger("fastreid.train")
@@ -61,8 +63,8 @@ class HostMethod:
     """Options that are no keys of the group."""
     core_type: ClassVar[type[nn.Module]] = nn.Module
     """The type of the method's backbone."""
-    builder: ClassVar[str] = ""
-    """The name of a backbone of that type."""
+    suitable: ClassVar[str] = ""
+    """The backbones that the method takes beside those of its type, in words; empty where it takes no other."""
     takes_any_backbone: ClassVar[bool] = False
     """Whether the backbone may be the host's or another library's, whose width is `MODEL.BACKBONE.FEAT_DIM`."""
     own_losses: ClassVar[Mapping[str, str]] = {}
@@ -81,7 +83,17 @@ class HostMethod:
     @classmethod
     def build_parts(cls, cfg) -> tuple[Any, ...]:
         """Return the constructor's first arguments: the backbone, and what `head_parts` gives."""
-        return find_core(cfg, cls.core_type, cls.builder), *head_parts(cfg)
+        return find_core(cfg, cls), *head_parts(cfg)
+
+    @classmethod
+    def count_extra_tokens(cls, _cfg) -> int:
+        """Return how many tokens the method adds between the blocks of a ViT."""
+        return 0
+
+    @classmethod
+    def build_core(cls, cfg, vit: nn.Module) -> nn.Module:
+        """Build the method's backbone around a ViT, or around a network of another library that is adapted to it."""
+        raise NotImplementedError
 
     @classmethod
     def read_options(cls, cfg) -> dict[str, Any]:
@@ -185,16 +197,21 @@ def view_source(cfg) -> str:
     return cfg.MODEL.VIEW
 
 
-def find_core(cfg, kind: type[nn.Module], builder: str) -> nn.Module:
-    """Build the backbone of the configuration and return its core, which must be of a kind."""
-    of_host = BACKBONE_REGISTRY.get(cfg.MODEL.BACKBONE.NAME).__module__.startswith("fastreid.")
-    backbone = None if of_host else build_backbone(cfg)
-    if isinstance(backbone, HostBackbone) and isinstance(backbone.core, kind):
-        return backbone.core
-    raise InputError(
-        f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} does not suit MODEL.META_ARCHITECTURE "
-        f"{cfg.MODEL.META_ARCHITECTURE}: use {builder}"
-    )
+def find_core(cfg, method: type[HostMethod]) -> nn.Module:
+    """Build the backbone of the configuration and return a method's core, which it is or which is built around it."""
+    name, backbone = cfg.MODEL.BACKBONE.NAME, build_backbone(cfg)
+    core = backbone.core if isinstance(backbone, HostBackbone) else backbone
+    if isinstance(core, method.core_type):
+        return core
+    try:
+        network = core.vit if isinstance(core, PlainEncoder) else core
+        adapted = adapt_network(network, cfg.INPUT.SIZE_TRAIN, method.count_extra_tokens(cfg))
+    except InputError as error:
+        raise InputError(
+            f"MODEL.BACKBONE.NAME {name} does not suit MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE}: {error}; "
+            f"use {method.suitable}"
+        ) from error
+    return method.build_core(cfg, adapted)
 
 
 def head_parts(cfg) -> tuple[int, Callable[[int, int], nn.Module], nn.ModuleDict]:

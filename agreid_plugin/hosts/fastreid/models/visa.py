@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
+from torch import nn
 
 from agreid_plugin.hosts.fastreid.config.loading import key_error_context
 from agreid_plugin.hosts.fastreid.config.signatures import options_from
@@ -18,15 +19,18 @@ from agreid_plugin.methods import visa
 def build_visa_backbone(cfg) -> HostBackbone:
     """Build ViSA's backbone. Only meta-architecture ViSA gives it the views it needs, if VAB or ETGM is on."""
     vit = build_vit_from_keys(cfg, extra_tokens=int(cfg.MODEL.VISA.VAB))
-    with key_error_context("MODEL.VISA"):
-        return HostBackbone(visa.build_backbone(vit, **options_from(cfg.MODEL.VISA, visa.build_backbone)))
+    return HostBackbone(ViSA.build_core(cfg, vit))
 
 
 @register_method("MODEL.VISA", visa.build_backbone)
 class ViSA(HostMethod, visa.ViSA):
-    """ViSA, built from a configuration."""
+    """ViSA, built from a configuration: on its own backbone, on any ViT, and without VAB on any network with a map."""
 
-    core_type, builder = visa.ViSABackbone, build_visa_backbone.__name__
+    core_type = visa.ViSABackbone
+    suitable = (
+        "build_visa_backbone, a ViT, or with MODEL.VISA.VAB False a network with a map (of another library: "
+        "MODEL.BACKBONE.EXTERNAL.OUTPUT map)"
+    )
     own_losses: ClassVar = {
         "ViewLoss": "VIEW_WEIGHT",
         "OrthogonalLoss": "VIEW_WEIGHT",
@@ -54,3 +58,14 @@ class ViSA(HostMethod, visa.ViSA):
         },
         unstored=("MODEL.VISA.TOP_K", "MODEL.VISA.NEIGHBORS"),
     )
+
+    @classmethod
+    def count_extra_tokens(cls, cfg) -> int:
+        """Return 1 for the view token of VAB."""
+        return int(cfg.MODEL.VISA.VAB)
+
+    @classmethod
+    def build_core(cls, cfg, vit: nn.Module) -> nn.Module:
+        """Build VAB, ETGM and DLFM, as many as `MODEL.VISA` asks for, on a network."""
+        with key_error_context("MODEL.VISA"):
+            return visa.build_backbone(vit, **options_from(cfg.MODEL.VISA, visa.build_backbone))

@@ -172,7 +172,12 @@ def test_visa_takes_other_losses_too(tiny):
         (("MODEL.VIEW", "predict"), ("MODEL.VIEW", "did you mean predicted")),
         (("MODEL.VISA.DLFM", False), ("MODEL.VISA", "etgm=True needs dlfm=True")),
         (("MODEL.BACKBONE.DEPTH", "bse"), ("MODEL.BACKBONE.DEPTH", "did you mean base")),
-        (("MODEL.BACKBONE.NAME", "build_resnet_backbone"), ("build_resnet_backbone", "use build_visa_backbone")),
+        (("MODEL.BACKBONE.NAME", "build_resnet_backbone"), ("MODEL.BACKBONE.DEPTH", "tiny", "18x")),
+        (
+            ("MODEL.BACKBONE.NAME", "build_resnet_backbone", "MODEL.BACKBONE.DEPTH", "18x"),
+            ("build_resnet_backbone does not suit", "no blocks that take tokens", "MODEL.VISA.VAB False"),
+        ),
+        (("MODEL.BACKBONE.NAME", "build_vdt_backbone"), ("build_vdt_backbone does not suit", "a ViT")),
         (("MODEL.META_ARCHITECTURE", "Visa"), ("MODEL.META_ARCHITECTURE", "did you mean ViSA")),
         (("MODEL.LOSSES.NAME", "('Vial',)"), ("MODEL.LOSSES.NAME", "did you mean VIAL")),
         (("INPUT.SIZE_TEST", "[64, 32]"), ("64x32", "32x16")),
