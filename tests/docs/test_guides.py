@@ -20,6 +20,7 @@ def test_parts_work_without_a_host():
     assert all(weight.grad.any() for weight in names["network"].parameters())
     outputs = names["outputs"]
     assert outputs.encoded.identity.shape == outputs.local.shape == (8, 192)
+    assert names["features"].shape == (8, 128)
     assert (names["found"].protocol, names["found"]["Rank-1"]) == ("CARGO/A2G", 100.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,17 +12,19 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, error_context
 from agreid_plugin.hosts.mmengine.config.arguments import check_arguments, require_arguments
-from agreid_plugin.hosts.mmengine.models.build import Config, build
+from agreid_plugin.hosts.mmengine.models.build import Config, build, find
 from agreid_plugin.hosts.mmengine.registry import MODELS
 from agreid_plugin.methods import visa
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.clip_build import SHAPE, build_clip, freeze_named
 from agreid_plugin.nn.clip_weights import load_clip, needs_quick_gelu
+from agreid_plugin.nn.network_adapters import adapt_network
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder, PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer, build_vit
 from agreid_plugin.nn.vit_weights import load_pretrained
 
 VIT_ARGUMENTS = ("image_size", "patch_size", "stride", "width", "depth", "heads", "mlp_ratio", "qkv_bias", "drop_path")
+IMAGE_SIZE = (256, 128)
 
 MODELS.register_module(module=VisionTransformer)
 
@@ -123,17 +126,28 @@ def make_vit(config: Config | None, extra_tokens: int) -> nn.Module:
 
     Args:
         config: `size` (tiny, small, base), `pretrained` (a file of weights), and arguments of `VisionTransformer`,
-            which go before those of the size; a `type` names another transformer than ours.
+            which go before those of the size. A `type` names another network than ours, of any library: a ViT, or
+            without extra tokens a CNN; `image_size`, 256x128 without one, is of the images that it gets.
         extra_tokens: how many tokens.
     """
     config = dict(config or {})
     if "type" in config:
-        return build("vit", config, extra_tokens=extra_tokens)
+        return _adapt(config, extra_tokens)
     with error_context("vit"):
         require_arguments(
             "vit", _make_vit, config, passed=(*VIT_ARGUMENTS, "checkpointing"), allowed=("size", "pretrained")
         )
         return _make_vit(**config, extra_tokens=extra_tokens)
+
+
+def _adapt(config: dict[str, Any], extra_tokens: int) -> nn.Module:
+    if "extra_tokens" in inspect.signature(find(config["type"])[0]).parameters:
+        return build("vit", config, extra_tokens=extra_tokens)
+    size = config.pop("image_size", config.get("img_size"))
+    network = build("vit", config)
+    core = network.core if isinstance(network, HostBackbone) else network
+    with error_context(f"vit {config['type']}"):
+        return adapt_network(core, size or getattr(core, "image_size", IMAGE_SIZE), extra_tokens)
 
 
 def _make_vit(size: str = "base", pretrained: str | None = None, **arguments: Any) -> VisionTransformer:
