@@ -1,4 +1,4 @@
-"""Load balance of routers over their experts (ViSA, CVPR 2026, Eqs. 18-19).
+"""Load balance of routers over their experts (ViSA, CVPR 2026, Eqs. 18-19; Switch Transformers, JMLR 2022, Eq. 4).
 
 Shapes: B images, E experts of one router.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +18,28 @@ from agreid_plugin.losses.gathering import gather_features, gather_labels
 from agreid_plugin.losses.validation import require_labels, to_full_precision
 
 
-def load_balance(probabilities: Tensor, members: Tensor | None = None) -> Tensor:
+class RouterUse(NamedTuple):
+    """Arguments of `load_balance` for one router."""
+
+    probabilities: Tensor
+    members: Tensor | None = None
+    choices: Tensor | None = None
+
+
+def load_balance(probabilities: Tensor, members: Tensor | None = None, choices: Tensor | None = None) -> Tensor:
     """Return how unevenly one router uses its experts: E times the sum of squared mean probabilities (Eqs. 18-19).
 
     It is 1 when the experts are used evenly and E when one takes all. Computed in float32 inside autocast too.
     Without members it is a zero that keeps the graph.
 
+    It sees probabilities, not who is chosen: where k experts of equal probability take all images, its gradient is 0.
+    With `choices` it is E times the sum of mean probability times share of the choices, as in Switch Transformers: it
+    takes from every expert that is chosen too often.
+
     Args:
         probabilities: what the router gives each expert, softmax over all of them: (B, E).
         members: which images this router serves, all if None: (B,) of bool. The others may hold any numbers.
+        choices: share of each expert in an image's choices, adding up to 1, without a gradient: (B, E).
 
     Example:
         >>> load_balance(torch.tensor([[1.0, 0.0], [0.0, 1.0]])), load_balance(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
@@ -33,12 +47,16 @@ def load_balance(probabilities: Tensor, members: Tensor | None = None) -> Tensor
     """
     _require_router(probabilities, members)
     with torch.autocast(probabilities.device.type, enabled=False):
-        probabilities = to_full_precision(probabilities)
-        if members is None:
-            mean = probabilities.sum(dim=0) / max(len(probabilities), 1)  # (E,)
-        else:
-            mean = probabilities.where(members[:, None], 0).sum(dim=0) / members.sum().clamp(min=1)  # (E,)
-        return probabilities.shape[1] * mean.square().sum()
+        mean = _mean(to_full_precision(probabilities), members)
+        load = mean if choices is None else _mean(to_full_precision(choices), members)
+        return probabilities.shape[1] * (mean * load).sum()
+
+
+def _mean(values: Tensor, members: Tensor | None) -> Tensor:
+    """Return the mean over images: (B, E), (B,) -> (E,)."""
+    if members is None:
+        return values.sum(dim=0) / max(len(values), 1)
+    return values.where(members[:, None], 0).sum(dim=0) / members.sum().clamp(min=1)
 
 
 class LoadBalanceLoss(nn.Module):
@@ -59,10 +77,11 @@ class LoadBalanceLoss(nn.Module):
         self.weight = require_within("weight", weight, 0, math.inf)
         self.gather = gather
 
-    def forward(self, routers: Iterable[tuple[Tensor, Tensor | None]]) -> Tensor:
-        """Return the loss of a batch, given (probabilities, members) of each router: (B, E), (B,) or None -> ()."""
-        joined = [gather_router(*router) for router in routers] if self.gather else routers
-        terms = [_share(*router) * load_balance(*router) for router in joined]
+    def forward(self, routers: Iterable[RouterUse]) -> Tensor:
+        """Return the loss of a batch, given each router's use."""
+        uses = [RouterUse(*router) for router in routers]
+        joined = [gather_router(use) for use in uses] if self.gather else uses
+        terms = [_share(use) * load_balance(*use) for use in joined]
         if not terms:
             raise InputError("routers=[] should have one entry or more")
         return self.weight * reduce(torch.add, terms)
@@ -72,15 +91,19 @@ class LoadBalanceLoss(nn.Module):
         return f"weight={self.weight}, gather={self.gather}"
 
 
-def gather_router(probabilities: Tensor, members: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Join what a router gave the images of all processes: (B, E), (B,) -> (N B, E), (N B,)."""
-    _require_router(probabilities, members)
-    return gather_features(probabilities), None if members is None else gather_labels(members)[0]
+def gather_router(use: RouterUse) -> RouterUse:
+    """Join what a router gave the images of all processes: (B, E), (B,), (B, E) -> (N B, E), (N B,), (N B, E)."""
+    _require_router(use.probabilities, use.members)
+    return RouterUse(
+        gather_features(use.probabilities),
+        None if use.members is None else gather_labels(use.members)[0],
+        None if use.choices is None else gather_features(use.choices),
+    )
 
 
-def _share(probabilities: Tensor, members: Tensor | None) -> Tensor | float:
+def _share(use: RouterUse) -> Tensor | float:
     """Return which part of the batch a router serves."""
-    return 1.0 if members is None else members.sum() / max(len(probabilities), 1)
+    return 1.0 if use.members is None else use.members.sum() / max(len(use.probabilities), 1)
 
 
 def _require_router(probabilities: Tensor, members: Tensor | None) -> None:

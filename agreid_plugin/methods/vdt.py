@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from agreid_plugin.losses import OrthogonalLoss, ViewLoss, identity_objectives
 from agreid_plugin.nn.bnneck import BNNeck
+from agreid_plugin.nn.patch_features import TokenTransformer
 from agreid_plugin.nn.view_token_vit import DecoupledEncoder, EncoderOutputs
 from agreid_plugin.types import Batch, HeadOutputs, ReIDMethod, View
 
@@ -80,3 +81,14 @@ class VDT(ReIDMethod):
     def embed(self, outputs: VDTOutputs) -> Tensor:
         """Return the identity feature behind its norm: (B, D)."""
         return outputs.identity.embedding
+
+
+def build_backbone(vit: TokenTransformer, *, shed: str = "paper") -> DecoupledEncoder:
+    """Build VDT's backbone.
+
+    Args:
+        vit: the transformer, with one extra token.
+        shed: how the view token is subtracted: `paper`, or `gated`, which keeps what a trained ViT knows; see
+            `DecoupledEncoder`.
+    """
+    return DecoupledEncoder(vit, shed=shed)

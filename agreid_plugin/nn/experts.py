@@ -31,6 +31,11 @@ class Routing:
         """Probability of each expert of the group, which a load balance is computed from: (B, E)."""
         return self.logits.softmax(dim=-1)
 
+    @property
+    def choices(self) -> Tensor:
+        """Share of each expert in an image's choices, 1 / k for those chosen, without a gradient: (B, E)."""
+        return torch.zeros_like(self.logits).scatter(-1, self.experts, 1 / self.experts.shape[1]).detach()
+
 
 class Router(nn.Module):
     """Chooses the `top_k` experts of an image's group, weighted by a softmax over the chosen logits.
@@ -44,6 +49,8 @@ class Router(nn.Module):
         experts: experts a group.
         top_k: experts chosen for an image.
         groups: groups of experts, for example one a view.
+        centered: normalize the vectors over the batch first (a batch norm without scale and shift). What all vectors
+            have in common chooses the same experts for all; without it their differences choose.
 
     Example:
         >>> router = Router(width=2, experts=3, top_k=2)
@@ -57,11 +64,12 @@ class Router(nn.Module):
         [[0.5, 0.5], [0.5, 0.5]]
     """
 
-    def __init__(self, width: int, experts: int, top_k: int, groups: int = 1):
+    def __init__(self, width: int, experts: int, top_k: int, groups: int = 1, centered: bool = False):
         super().__init__()
         if not 1 <= top_k <= experts:
             raise InputError(f"top_k={top_k} should be between 1 and the number of experts, {experts}")
         self.top_k = top_k
+        self.norm = nn.BatchNorm1d(width, affine=False) if centered else None
         self.weight = _draw_uniform(groups, experts, width)
         self.bias = _draw_uniform(groups, experts, bound=1 / math.sqrt(width))
 
@@ -69,7 +77,9 @@ class Router(nn.Module):
         """Route each vector among the experts of its group (the first if none is given): (B, D), (B,)."""
         with torch.autocast(vectors.device.type, enabled=False):
             group = torch.zeros(vectors.shape[0], dtype=torch.long, device=vectors.device) if group is None else group
-            everywhere = torch.einsum("bd,ged->bge", vectors.to(self.weight.dtype), self.weight) + self.bias
+            vectors = vectors.to(self.weight.dtype)
+            vectors = vectors if self.norm is None else self.norm(vectors)
+            everywhere = torch.einsum("bd,ged->bge", vectors, self.weight) + self.bias
             index = group.view(-1, 1, 1).expand(-1, 1, everywhere.shape[-1])
             logits = everywhere.gather(1, index).squeeze(1)  # (B, E)
             strongest, experts = logits.topk(self.top_k, dim=-1)

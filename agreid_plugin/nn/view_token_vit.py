@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import InputError, require_known
 from agreid_plugin.nn.patch_features import PatchNetwork, TokenTransformer
 from agreid_plugin.types import View
 
 CLS, VIEW, FIRST_PATCH = 0, 1, 2  # order of the tokens
+SHEDS = ("paper", "gated")
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,19 @@ class DecoupledEncoder(nn.Module):
             of the first block only. Those of later blocks start at zero, where both are the same.
         subtractions: number of blocks after which the view token is subtracted; None for all. It is always subtracted
             once more after the final norm, which gives `EncoderOutputs.identity`.
+        shed: `paper`, or `gated`: each subtraction has a factor for every channel, which is learned and starts at 0. A
+            new view token comes out of a trained ViT as a copy of the class token, so that subtracting it would take
+            away what the ViT knows; with gates the class token starts as it is.
     """
 
-    def __init__(self, vit: TokenTransformer, views: int = 1, per_block: bool = False, subtractions: int | None = None):
+    def __init__(
+        self,
+        vit: TokenTransformer,
+        views: int = 1,
+        per_block: bool = False,
+        subtractions: int | None = None,
+        shed: str = "paper",
+    ):
         super().__init__()
         if vit.extra_tokens != 1:
             raise InputError(f"the ViT has extra_tokens={vit.extra_tokens}, but a view token needs extra_tokens=1")
@@ -56,6 +67,8 @@ class DecoupledEncoder(nn.Module):
         self.needs_views = views > 1
         self.subtractions = vit.depth if subtractions is None else subtractions
         self.view_tokens = nn.Parameter(torch.zeros(vit.depth if per_block else 1, views, vit.width))
+        gated = require_known("shed", shed, SHEDS) == "gated"
+        self.gates = nn.Parameter(torch.zeros(self.subtractions + 1, vit.width)) if gated else None
 
     def forward(self, images: Tensor, views: Tensor | None = None) -> EncoderOutputs:
         """Encode images; their views, (B,), are needed if there is a token for each."""
@@ -72,7 +85,7 @@ class DecoupledEncoder(nn.Module):
 
         tokens = self.vit(images, view_tokens[0].unsqueeze(1), add_view_tokens, self._subtract, first=FIRST_PATCH)
         cls, view = tokens[:, CLS], tokens[:, VIEW]
-        return EncoderOutputs(cls, view, cls - view, before_last[0])
+        return EncoderOutputs(cls, view, cls - self._gate(-1, view), before_last[0])
 
     def _select_tokens(self, batch: int, views: Tensor | None) -> Tensor:
         if not self.needs_views:
@@ -84,7 +97,11 @@ class DecoupledEncoder(nn.Module):
     def _subtract(self, number: int, tokens: Tensor) -> Tensor:
         if number >= self.subtractions:
             return tokens
-        return torch.cat([tokens[:, :VIEW] - tokens[:, VIEW:FIRST_PATCH], tokens[:, VIEW:]], dim=1)
+        shed = self._gate(number, tokens[:, VIEW:FIRST_PATCH])
+        return torch.cat([tokens[:, :VIEW] - shed, tokens[:, VIEW:]], dim=1)
+
+    def _gate(self, number: int, view: Tensor) -> Tensor:
+        return view if self.gates is None else self.gates[number] * view
 
 
 class PlainEncoder(nn.Module):

@@ -152,3 +152,27 @@ def test_bad_routers_are_named():
             LoadBalanceLoss()([router])
     with pytest.raises(InputError, match=r"^routers=\[\] [^\n]*$"):
         LoadBalanceLoss()([])
+
+
+def test_choices_by_hand():
+    # Means 0.75 and 0.25 of the members' probabilities, shares 0.5 and 0.5, then 1 and 0, of their choices.
+    evenly = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    assert load_balance(PROBABILITIES, MEMBERS, evenly).item() == pytest.approx(1.0)
+    assert load_balance(PROBABILITIES, MEMBERS, torch.tensor([[1.0, 0.0]] * 3)).item() == pytest.approx(1.5)
+
+
+def test_two_experts_that_take_all_are_a_fixed_point_only_without_choices():
+    logits = torch.tensor([[0.0, 0.0, -30.0, -30.0]] * 6, requires_grad=True)
+    load_balance(logits.softmax(dim=1)).backward()
+    assert logits.grad.abs().max() < 1e-9
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]] * 6, requires_grad=True)
+    load_balance(logits.softmax(dim=1), None, torch.tensor([[0.5, 0.5, 0.0, 0.0]] * 6)).backward()
+    assert (logits.grad[:, :2] > 1e-3).all()
+    assert (logits.grad[:, 2:] < -1e-3).all()
+
+
+def test_the_loss_passes_choices_on():
+    choices = torch.tensor([[1.0, 0.0]] * 3)
+    # Shares 1 and 2/3 of balances 2 (0.5 x 1) and 1.5.
+    routers = [(PROBABILITIES, None, choices), (PROBABILITIES, MEMBERS, choices)]
+    assert LoadBalanceLoss(weight=1.0)(routers).item() == pytest.approx(1.0 + 2 / 3 * 1.5)

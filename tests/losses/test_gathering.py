@@ -6,7 +6,7 @@ from processes import returned_by
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from agreid_plugin.losses import NITC, RITC, SupConLoss
+from agreid_plugin.losses import NITC, RITC, LoadBalanceLoss, SupConLoss
 from agreid_plugin.losses.gathering import gather_features, gather_labels
 
 
@@ -45,12 +45,22 @@ def loss_and_gradients(model: nn.Module, loss: nn.Module, images, texts, pids) -
     return [value.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
 
 
+def balance(gather: bool, start: int = 0, stop: int = 8) -> torch.Tensor:
+    """The loss of some images of a router, half of whose choices are the same for all."""
+    probabilities = batch()[1].softmax(dim=1)
+    choices = torch.zeros(8, 4).scatter(1, probabilities.argmax(dim=1, keepdim=True), 0.5)
+    choices[:, 0] += 0.5
+    members = torch.arange(8) % 3 > 0
+    return LoadBalanceLoss(gather=gather)([[each[start:stop] for each in (probabilities, members, choices)]])
+
+
 def train_one_step(rank: int) -> tuple:
     """One of two processes: its half of the pairs, gathered, and the averaged gradients."""
     model = DistributedDataParallel(Towers())
     half = [values[4 * rank : 4 * rank + 4] for values in batch()]
     found = {name: loss_and_gradients(model, loss, *half) for name, loss in losses(gather=True).items()}
-    return found, gather_labels(torch.tensor([rank, 7]), torch.tensor([rank == 0, True]))
+    labels = gather_labels(torch.tensor([rank, 7]), torch.tensor([rank == 0, True]))
+    return found, labels, balance(True, 4 * rank, 4 * rank + 4)
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +73,18 @@ def processes(tmp_path_factory):
 def test_two_processes_gather_to_the_loss_and_gradients_of_one(processes, name):
     expected = loss_and_gradients(Towers(), losses(gather=False)[name], *batch())
     assert len(processes) == 2
-    for found, _ in processes:
+    for found, _, _ in processes:
         torch.testing.assert_close(found[name], expected)
+
+
+def test_two_processes_balance_the_choices_of_both(processes):
+    for _, _, found in processes:
+        torch.testing.assert_close(found, balance(gather=False))
 
 
 def test_labels_of_two_processes_keep_their_order_and_kind(processes):
     assert len(processes) == 2
-    for _, (numbers, flags) in processes:
+    for _, (numbers, flags), _ in processes:
         assert numbers.tolist() == [0, 7, 1, 7]
         assert flags.tolist() == [True, True, False, True]
         assert flags.dtype == torch.bool

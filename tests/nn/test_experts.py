@@ -219,3 +219,27 @@ def test_a_top_k_out_of_range_is_named(top_k):
 def test_bad_arguments_of_the_bank_are_named(arguments, words):
     with pytest.raises(InputError, match=words):
         TokenExperts(**{"experts": 2, "tokens": 3, "width": 8, "heads": 2} | arguments)
+
+
+def test_a_centered_router_by_hand():
+    router = Router(width=2, experts=3, top_k=1, centered=True)
+    router.weight.data = torch.tensor([[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]])
+    router.bias.data.zero_()
+    far = torch.tensor([100.0, 50.0])
+    routing = router(far + torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 2.0], [-1.0, -2.0]]))
+    # Means 100 and 50, standard deviations 1 and sqrt(2): the third image is (1, sqrt(2)).
+    torch.testing.assert_close(routing.logits[2], torch.tensor([1.0, -1.0, math.sqrt(2)]), atol=1e-4, rtol=0)
+    assert routing.experts.flatten().tolist() == [0, 1, 2, 1]
+    assert routing.choices.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]
+
+
+@torch.no_grad()
+def test_what_vectors_have_in_common_chooses_no_experts_of_a_centered_router():
+    common = 20 * torch.randn(1, 16, generator=torch.Generator().manual_seed(2))
+    used = {}
+    for centered in (False, True):
+        torch.manual_seed(0)
+        router = Router(16, experts=8, top_k=2, centered=centered)
+        used[centered] = len(router(common + vectors(64, 16)).experts.unique())
+    assert used[False] <= 3
+    assert used[True] == 8

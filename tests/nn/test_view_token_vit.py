@@ -142,3 +142,25 @@ def test_a_vit_with_the_wrong_tokens_is_refused(kind, extra):
 def test_missing_views_are_asked_for():
     with pytest.raises(InputError, match="view of each image is needed: aerial, ground"):
         DecoupledEncoder(small_vit(), views=2)(images())
+
+
+@torch.no_grad()
+def test_gates_by_hand():
+    """At 0 nothing is subtracted, at 1 it is the paper's form; the last gate is that after the final norm."""
+    torch.manual_seed(0)
+    paper = with_tokens(DecoupledEncoder(small_vit(), views=2, subtractions=2))
+    torch.manual_seed(0)
+    gated = with_tokens(DecoupledEncoder(small_vit(), views=2, subtractions=2, shed="gated"))
+    encoded = gated(images(), VIEWS)
+    assert torch.equal(encoded.identity, encoded.cls)
+    gated.gates[-1] = 0.5
+    torch.testing.assert_close(gated(images(), VIEWS).identity, encoded.cls - 0.5 * encoded.view)
+    gated.gates[:] = 1
+    torch.testing.assert_close(gated(images(), VIEWS).identity, paper(images(), VIEWS).identity)
+    assert gated.gates.shape == (3, small_vit().width)
+
+
+def test_gates_have_a_gradient_from_the_start():
+    encoder = with_tokens(DecoupledEncoder(small_vit(), views=2, shed="gated"))
+    encoder(images(), VIEWS).identity.square().sum().backward()
+    assert (encoder.gates.grad != 0).all()

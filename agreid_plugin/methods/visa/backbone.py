@@ -76,6 +76,8 @@ def build_backbone(
     top_k: int = 2,
     tokens: int = 16,
     neighbors: int = 64,
+    routing: str = "paper",
+    shed: str = "paper",
 ) -> ViSABackbone:
     """Build the backbone of a variant, any of its modules left out as in Table 2.
 
@@ -90,6 +92,9 @@ def build_backbone(
         top_k: k, experts chosen for an image.
         tokens: M, queries a branch.
         neighbors: K, patches in a graph.
+        routing: how ETGM routes: `paper`, or `centered`, where all experts are used from any start; see `ETGM`.
+        shed: how VAB subtracts the view token: `paper`, or `gated`, which keeps what a trained ViT knows; see
+            `DecoupledEncoder`.
     """
     switches = get_variant(variant)
     if etgm and not dlfm:
@@ -98,10 +103,10 @@ def build_backbone(
         raise InputError(
             f"vab=True, but {type(vit).__name__} has no blocks that a view token could join: set it to False"
         )
-    encoder = build_vab(vit, switches) if isinstance(vit, TokenTransformer) and vab else PlainEncoder(vit)
+    encoder = build_vab(vit, switches, shed) if isinstance(vit, TokenTransformer) and vab else PlainEncoder(vit)
     if not dlfm:
         return ViSABackbone(encoder, None, None)
-    queries = ETGM(vit.width, vit.heads, experts, top_k, tokens) if etgm else PlainQueries(vit.width, tokens)
+    queries = ETGM(vit.width, vit.heads, experts, top_k, tokens, routing) if etgm else PlainQueries(vit.width, tokens)
     fusion = DLFM(
         vit.width,
         vit.heads,
@@ -114,9 +119,9 @@ def build_backbone(
     return ViSABackbone(encoder, queries, fusion)
 
 
-def build_vab(vit: TokenTransformer, switches: Variant) -> DecoupledEncoder:
+def build_vab(vit: TokenTransformer, switches: Variant, shed: str = "paper") -> DecoupledEncoder:
     """Build VAB (Sec. 3.2): a token for each view, subtracted from CLS after every block; see `DecoupledEncoder`.
 
     After the last block the final norm comes before the subtraction.
     """
-    return DecoupledEncoder(vit, len(View), switches.tokens_per_block, subtractions=vit.depth - 1)
+    return DecoupledEncoder(vit, len(View), switches.tokens_per_block, vit.depth - 1, shed)

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, require_given
+from agreid_plugin.errors import InputError, require_given, require_known
+from agreid_plugin.losses.balance import RouterUse
 from agreid_plugin.nn.experts import Router, Routing, TokenExperts
 from agreid_plugin.types import View
+
+ROUTINGS = ("paper", "centered")
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,15 @@ class Queries:
     specific: Tensor  # (B, M, D)
     shared: Routing | None = None
     by_view: Routing | None = None
+    balance_choices: bool = False  # the balance sees who is chosen
 
-    def routers(self, views: Tensor) -> list[tuple[Tensor, Tensor | None]]:
-        """Return each router's probabilities, (B, E), and the images it routes, (B,), or None for all."""
+    def routers(self, views: Tensor) -> list[RouterUse]:
+        """Return the use of each router: the shared one, and one a view."""
         shared, by_view = require_given("shared", self.shared), require_given("by_view", self.by_view)
-        return [(shared.probabilities, None), *((by_view.probabilities, views == view.value) for view in View)]
+        members = [(shared, None), *((by_view, views == view.value) for view in View)]
+        return [
+            RouterUse(each.probabilities, who, each.choices if self.balance_choices else None) for each, who in members
+        ]
 
 
 class ETGM(nn.Module):
@@ -43,14 +50,19 @@ class ETGM(nn.Module):
         experts: E, experts in each of the three groups.
         top_k: experts whose tokens are added up for an image.
         tokens: M, queries a branch.
+        routing: `paper`, or `centered`: routers read features normalized over the batch, and their balance sees who is
+            chosen; see `Router` and `load_balance`.
     """
 
     needs_views = True
 
-    def __init__(self, width: int, heads: int, experts: int = 8, top_k: int = 2, tokens: int = 16):
+    def __init__(
+        self, width: int, heads: int, experts: int = 8, top_k: int = 2, tokens: int = 16, routing: str = "paper"
+    ):
         super().__init__()
-        self.shared_router = Router(width, experts, top_k)
-        self.view_router = Router(width, experts, top_k, groups=len(View))
+        self.centered = require_known("routing", routing, ROUTINGS) == "centered"
+        self.shared_router = Router(width, experts, top_k, centered=self.centered)
+        self.view_router = Router(width, experts, top_k, groups=len(View), centered=self.centered)
         self.experts = TokenExperts((1 + len(View)) * experts, tokens, width, heads)
 
     def forward(self, identity: Tensor, view: Tensor, views: Tensor) -> Queries:
@@ -62,13 +74,13 @@ class ETGM(nn.Module):
         vectors = torch.cat([identity, view]).repeat_interleave(chosen.shape[1], dim=0)  # (2Bk, D)
         tokens = self.experts(vectors, chosen.flatten()).unflatten(0, chosen.shape)  # (2B, k, M, D)
         invariant, specific = torch.einsum("bk,bkmd->bmd", weights.to(tokens.dtype), tokens).chunk(2)
-        return Queries(invariant, specific, shared, by_view)
+        return Queries(invariant, specific, shared, by_view, self.centered)
 
 
 class PlainQueries(nn.Module):
     """Replacement of ETGM where it is left out: learned tokens to which the branch's feature is added."""
 
-    needs_views = False
+    needs_views = centered = False
 
     def __init__(self, width: int, tokens: int = 16):
         super().__init__()

@@ -20,6 +20,9 @@ from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.view_predictor import ViewAwareMethod, ViewClasses, ViewPredictor
 from agreid_plugin.types import Batch, HeadOutputs, View
 
+CENTERED_BALANCE = 0.1
+"""Lambda of Eq. 20 with centered routing: at the paper's 0.001 its gradient at a router is 1/136 of the others'."""
+
 
 @dataclass(frozen=True)
 class ViSAOutputs:
@@ -43,7 +46,8 @@ class ViSA(ViewAwareMethod):
         variant: `paper` or `released`; see `Variant`. It should be the backbone's.
         view: where the view of a test image comes from, `given` with it or `predicted`. Training needs it given.
         view_weight: factor of the view classification and of the orthogonality.
-        balance_weight: lambda, weight of the load balance (Eq. 20); None for the variant's.
+        balance_weight: lambda, weight of the load balance (Eq. 20); None for the variant's, or `CENTERED_BALANCE` where
+            routing is centered.
 
     Example:
         >>> from agreid_plugin.methods.visa import build_backbone
@@ -80,7 +84,10 @@ class ViSA(ViewAwareMethod):
         self.objectives = identity_objectives(switches.over_nonzero) if objectives is None else objectives
         self.view_loss, self.orthogonal_loss = ViewLoss(view_weight), OrthogonalLoss(view_weight)
         self.predictor_loss = ViewLoss()
-        self.balance_loss = LoadBalanceLoss(switches.balance_weight if balance_weight is None else balance_weight)
+        if balance_weight is None:
+            centered = backbone.queries is not None and backbone.queries.centered
+            balance_weight = CENTERED_BALANCE if centered else switches.balance_weight
+        self.balance_loss = LoadBalanceLoss(balance_weight)
         self.neck_sees_cls = switches.neck_sees_cls
         self.set_view_source(view)
 

@@ -7,6 +7,8 @@ from typing import ClassVar
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from torch import nn
 
+from agreid_plugin.hosts.fastreid.config.loading import key_error_context
+from agreid_plugin.hosts.fastreid.config.signatures import options_from
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone, build_vit_from_keys
 from agreid_plugin.hosts.fastreid.models.base import OUR_HEAD, HostMethod, register_method
 from agreid_plugin.hosts.fastreid.models.released import VIT_SHAPES, ReleasedModelSpec
@@ -20,7 +22,7 @@ def build_vdt_backbone(cfg) -> HostBackbone:
     return HostBackbone(VDT.build_core(cfg, build_vit_from_keys(cfg, extra_tokens=1)))
 
 
-@register_method("MODEL.VDT")
+@register_method("MODEL.VDT", vdt.build_backbone)
 class VDT(HostMethod, vdt.VDT):
     """VDT, built from a configuration: on its own backbone, or on any ViT."""
 
@@ -34,6 +36,7 @@ class VDT(HostMethod, vdt.VDT):
         return 1
 
     @classmethod
-    def build_core(cls, _cfg, vit: nn.Module) -> nn.Module:
+    def build_core(cls, cfg, vit: nn.Module) -> nn.Module:
         """Build an encoder with a view token on a ViT."""
-        return DecoupledEncoder(vit)
+        with key_error_context("MODEL.VDT"):
+            return vdt.build_backbone(vit, **options_from(cfg.MODEL.VDT, vdt.build_backbone))

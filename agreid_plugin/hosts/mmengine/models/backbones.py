@@ -14,12 +14,12 @@ from agreid_plugin.errors import InputError, error_context
 from agreid_plugin.hosts.mmengine.config.arguments import check_arguments, require_arguments
 from agreid_plugin.hosts.mmengine.models.build import Config, build, find
 from agreid_plugin.hosts.mmengine.registry import MODELS
-from agreid_plugin.methods import visa
+from agreid_plugin.methods import vdt, visa
 from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.clip_build import SHAPE, build_clip, freeze_named
 from agreid_plugin.nn.clip_weights import load_clip, needs_quick_gelu
 from agreid_plugin.nn.network_adapters import adapt_network
-from agreid_plugin.nn.view_token_vit import DecoupledEncoder, PlainEncoder
+from agreid_plugin.nn.view_token_vit import PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer, build_vit
 from agreid_plugin.nn.vit_weights import load_pretrained
 
@@ -64,17 +64,19 @@ class ViTBackbone(HostBackbone):
 
 
 @MODELS.register_module()
-@check_arguments()
+@check_arguments(vdt.build_backbone)
 class VDTBackbone(HostBackbone):
     """VDT's backbone; the feature is the class token less the view token.
 
     Args:
         vit: arguments of the transformer; see `make_vit`.
         init_cfg: mmengine's initialization.
+        options: further arguments of `agreid_plugin.methods.vdt.build_backbone`, as `shed`.
     """
 
-    def __init__(self, vit: Config | None = None, init_cfg: Config | None = None):
-        core = DecoupledEncoder(make_vit(vit, extra_tokens=1))
+    def __init__(self, vit: Config | None = None, init_cfg: Config | None = None, **options: Any):
+        with error_context(type(self).__name__):
+            core = vdt.build_backbone(make_vit(vit, extra_tokens=1), **options)
         super().__init__(core, core.width, init_cfg)
 
 
