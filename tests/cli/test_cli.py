@@ -188,7 +188,7 @@ def test_list_of_components_is_by_kind_and_owner(fastreid_command, monkeypatch):
     assert owned["architectures"]["fast-reid"].keys() >= {"Baseline", "MGN", "MoCo", "Distiller"}
     assert "Market1501" in owned["datasets"]["fast-reid"]
     assert "CARGO_A2G" in owned["datasets"]["agreid_plugin"]
-    assert set(owned["samplers"]["agreid_plugin"]) == {"ViewBalancedIdentitySampler"}
+    assert set(owned["samplers"]["agreid_plugin"]) == {"SetReWeightSampler", "ViewBalancedIdentitySampler"}
 
 
 def owned_components(out: str) -> dict[str, dict[str, dict[str, str]]]:

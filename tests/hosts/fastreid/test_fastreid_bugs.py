@@ -6,15 +6,17 @@
 import json
 import shutil
 import sys
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, assert_one_line
+from conftest import RESNET, ROOT, assert_one_line
 from market import make_market
 from PIL import Image
 
 from agreid_plugin.data.images import read_image
+from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import load_config
 from agreid_plugin.hosts.fastreid.data.batches import host_collate
 from agreid_plugin.hosts.fastreid.data.datasets import load_dataset
@@ -32,7 +34,7 @@ BUGS = {
     5: "test_batches_that_cannot_be_filled",  # divides by zero: more images an identity than the batch
     6: "test_samplers_take_items_with_more_fields",  # Balanced unpacks exactly three fields
     7: "test_samplers_take_items_with_more_fields",  # fields are taken by position
-    8: "test_unknown_names_are_suggested",  # SetReWeightSampler never yields: it is not offered
+    8: "test_identities_of_each_camera",  # SetReWeightSampler never yields
     9: "test_batches_that_cannot_be_filled",  # divides by zero: set smaller than a batch
     10: "test_periods_of_zero_mean_the_end",  # divides by zero: EVAL_PERIOD 0
     11: "test_periods_of_zero_mean_the_end",  # divides by zero: CHECKPOINT_PERIOD 0
@@ -148,6 +150,27 @@ def test_samplers_take_items_with_more_fields(config_file, name):
         assert [people.count(person) for person in people] == [4] * 16
 
 
+def test_identities_of_each_camera(config_file):
+    items = [(f"{i}.jpg", f"p{i // 6}", f"c{i % 3 if i < 36 else 2}") for i in range(48)]  # p6 and p7 by c2 only
+    given = ("DATALOADER.SAMPLER_TRAIN", "SetReWeightSampler", "DATALOADER.SET_WEIGHT")
+    cfg = load_config(config_file, [*given, "[1, 0, 1]", "SOLVER.IMS_PER_BATCH", "16"])
+    sampler = build_sampler(cfg, items)
+    indices = list(islice(sampler, 16 * 40))
+    assert indices == list(islice(sampler, 16 * 40))
+    groups = [[items[i][1] for i in indices[start : start + 4]] for start in range(0, len(indices), 4)]
+    assert all(len(set(group)) == 1 for group in groups)
+    assert {group[0] for group in groups[0::2]} == {f"p{i}" for i in range(6)}, "the people that c0 has seen"
+    assert {group[0] for group in groups[1::2]} == {f"p{i}" for i in range(8)}
+    for weights, words in (
+        ("[1, 1]", r"SET_WEIGHT has 2 numbers; .* each of the 3 training cameras, in this order: c0, c1, c2"),
+        ("[7, 0, 1]", "asks for 7 identities of c0, which has seen 6"),
+        ("[1, 1, 1]", "IMS_PER_BATCH 16 does not divide by 12"),
+        ("[0, 0, 0]", "0 for every camera"),
+    ):
+        with pytest.raises(InputError, match=words):
+            build_sampler(load_config(config_file, [*given, weights]), items)
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -155,12 +178,16 @@ def test_samplers_take_items_with_more_fields(config_file, name):
             ["MODEL.LOSSES.NAME", "('TripleLoss',)"],
             ["MODEL.LOSSES.NAME 'TripleLoss' unknown (did you mean TripletLoss?)"],
         ),
-        (["MODEL.LOSSES.NAME", "('FocalLoss',)"], ["MODEL.LOSSES.NAME 'FocalLoss' unknown"]),
-        (["DATALOADER.SAMPLER_TRAIN", "SetReWeightSampler"], ["SetReWeightSampler", "unknown", "TrainingSampler"]),
+        (["DATALOADER.SAMPLER_TRAIN", "SetReWeight"], ["'SetReWeight' unknown (did you mean SetReWeightSampler?)"]),
         (["SOLVER.OPT", "Adan"], ["SOLVER.OPT 'Adan' unknown (did you mean Adam?)"]),
         (["SOLVER.SCHED", "CosineLR"], ["SOLVER.SCHED 'CosineLR' unknown", "CosineAnnealingLR"]),
         (["MODEL.META_ARCHITECTURE", "baseline"], ["did you mean Baseline?"]),
         (["MODEL.BACKBONE.NAME", "build_resnet"], ["did you mean build_resnet_backbone?"]),
+        (["MODEL.BACKBONE.NAME", "build_my_own"], ["CUSTOM_IMPORTS names the file that registers one of your own"]),
+        (
+            ["MODEL.HEADS.POOL_LAYER", "GlobalAvgPol"],
+            ["POOL_LAYER 'GlobalAvgPol' unknown (did you mean GlobalAvgPool?)"],
+        ),
         (["TEST.METRIC", "cosin"], ["did you mean cosine?"]),
         (["DATASETS.TESTS", "('Market1501', 'Market1501')"], ["DATASETS.TESTS names Market1501 twice"]),
         (["DATASETS.TESTS", "()"], ["DATASETS.TESTS is empty"]),
@@ -274,6 +301,11 @@ def test_items_are_sorted_and_the_root_is_read_when_needed(train, market, tmp_pa
         (["MODEL.BACKBONE.PRETRAIN", True], ["PRETRAIN_PATH is empty", "nothing is downloaded"]),
         (["MODEL.BACKBONE.FEAT_DIM", 2048], ["FEAT_DIM is 2048", "gives 16: set it to 16"]),
         (["MODEL.BACKBONE.FEAT_DIM", 2048, "MODEL.META_ARCHITECTURE", "MoCo"], ["FEAT_DIM is 2048", "set it to 16"]),
+        (["MODEL.META_ARCHITECTURE", "MGN"], ["MGN takes a ResNet apart", "build_resnet_backbone with", "50x or 101x"]),
+        ([*RESNET, "MODEL.HEADS.POOL_LAYER", "Flatten"], ["FEAT_DIM is 512", "gives 1024: set it to 1024"]),
+        ([*RESNET, "MODEL.HEADS.POOL_LAYER", "Identity"], ["POOL_LAYER Identity leaves the 2x1 map", "a corner"]),
+        (["MODEL.HEADS.POOL_LAYER", "Flatten", "INPUT.SIZE_TEST", "[64, 32]"], ["Flatten needs one image size"]),
+        (["SOLVER.SWA_EPOCH", 3], ["SOLVER.SWA_EPOCH is 3, but must be 0 to 2"]),
     ],
 )
 def test_models_that_cannot_be_built(train, overrides, words):

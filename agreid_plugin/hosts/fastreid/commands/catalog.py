@@ -61,5 +61,6 @@ def _transform(name: str) -> Entry:
 
 
 def _sampler(name: str) -> Entry:
-    sampler = getattr(samplers, name, ViewBalancedIdentities)  # the one that is ours
+    ours = {"ViewBalancedIdentitySampler": ViewBalancedIdentities, "SetReWeightSampler": loaders.SetReWeightSampler}
+    sampler = ours.get(name) or getattr(samplers, name)
     return Entry(name, get_owner(sampler), first_sentence(sampler))

@@ -92,7 +92,7 @@ def loss_rows(cfg, model: nn.Module) -> Iterator[Row]:
     for name in cfg.MODEL.LOSSES.NAME:
         node, group = cfg.MODEL.LOSSES[LOSSES[name].node], f"MODEL.LOSSES.{LOSSES[name].node}"
         read = {key: node[key] for key in node if ours or name not in HOST_LOSSES or f"{group}.{key}" not in added}
-        weight = read.pop("SCALE" if name in HOST_LOSSES else "WEIGHT", 1.0)
+        weight = read.pop("SCALE" if "SCALE" in read else "WEIGHT", 1.0)
         yield name, ", ".join([f"weight {weight:g}", *(f"{key} {value}" for key, value in read.items())])
 
 

@@ -147,6 +147,32 @@ def _add_losses(architecture: type[torch.nn.Module]) -> None:
 
 
 @fix(
+    "a Distiller's teacher has the classes of its configuration, of which a recipe has none, and random weights unsaid",
+    lambda: not hasattr(host("modeling.meta_arch.distiller").Distiller.__init__, "checks_teachers"),
+)
+def teachers_of_recipes() -> None:
+    """Give a teacher as many classes as its student where its configuration does not say, and refuse unfit weights."""
+    module = host("modeling.meta_arch.distiller")
+    build = module.Distiller.__init__
+
+    @wraps(build)
+    def __init__(self, cfg: Any) -> None:
+        from agreid_plugin.hosts.fastreid.models.base import build_teacher, require_teachers, teacher_defaults
+
+        names = {"get_cfg": partial(teacher_defaults, cfg), "build_model": build_teacher}
+        before = {name: getattr(module, name) for name in names}
+        vars(module).update(names)
+        try:
+            build(self, cfg)
+        finally:
+            vars(module).update(before)
+        require_teachers(cfg, self.model_ts)
+
+    __init__.checks_teachers = True
+    module.Distiller.__init__ = __init__
+
+
+@fix(
     "the host's data loader demands CUDA and waits forever when an image cannot be read",
     lambda: hasattr(host("data.build").DataLoaderX, "preload"),
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from fastreid.data.datasets import DATASET_REGISTRY
+from fastreid.layers import pooling
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
 from fastreid.modeling.heads import REID_HEADS_REGISTRY
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
@@ -43,6 +44,11 @@ DEPTHS = {
     "build_vit_backbone": ("small", "base"),
 }
 """What the host's networks take for `MODEL.BACKBONE.DEPTH`."""
+PART_KEYS = ("MODEL.META_ARCHITECTURE", "MODEL.BACKBONE.NAME", "MODEL.HEADS.NAME")
+REGISTER_HINT = "; CUSTOM_IMPORTS names the file that registers one of your own"
+ONE_SIZE = ("build_vit_backbone", "Flatten")
+BOTTLENECK_DEPTHS = ("50x", "101x")
+"""Depths of a ResNet that MGN can take apart."""
 
 
 def check_config(cfg) -> None:
@@ -72,6 +78,7 @@ def check_model(cfg) -> None:
             ("MODEL.META_ARCHITECTURE", [cfg.MODEL.META_ARCHITECTURE], META_ARCH_REGISTRY._obj_map),
             ("MODEL.BACKBONE.NAME", [cfg.MODEL.BACKBONE.NAME], BACKBONE_REGISTRY._obj_map),
             ("MODEL.HEADS.NAME", [cfg.MODEL.HEADS.NAME], REID_HEADS_REGISTRY._obj_map),
+            ("MODEL.HEADS.POOL_LAYER", [cfg.MODEL.HEADS.POOL_LAYER], pooling.__all__),
         )
     )
     check_head(cfg)
@@ -88,7 +95,7 @@ def _check_names(rows: Iterable[tuple[str, Sequence[str], Iterable[str]]]) -> No
             raise InputError(f'{key} takes a list, for example ("{names}",), got {names!r}')
         for name in names:
             if name not in known:
-                raise unknown(key, name, known)
+                raise InputError(f"{unknown(key, name, known)}{REGISTER_HINT if key in PART_KEYS else ''}")
 
 
 def _check_datasets(cfg) -> None:
@@ -147,13 +154,25 @@ def _check_host_models(cfg) -> None:
     of_others = takes_any_backbone(cfg) or get_method_class(cfg).suitable  # the rest say which one they need
     if depths and backbone.DEPTH not in depths and of_others:
         raise unknown(f"MODEL.BACKBONE.DEPTH of {backbone.NAME}", backbone.DEPTH, depths)
-    if backbone.NAME == "build_vit_backbone" and list(cfg.INPUT.SIZE_TRAIN) != list(cfg.INPUT.SIZE_TEST):
+    in_one_size = "build_vit_backbone" if backbone.NAME == "build_vit_backbone" else cfg.MODEL.HEADS.POOL_LAYER
+    if in_one_size in ONE_SIZE and list(cfg.INPUT.SIZE_TRAIN) != list(cfg.INPUT.SIZE_TEST):
         raise InputError(
-            f"build_vit_backbone needs one image size: INPUT.SIZE_TRAIN is {list(cfg.INPUT.SIZE_TRAIN)}, "
+            f"{in_one_size} needs one image size: INPUT.SIZE_TRAIN is {list(cfg.INPUT.SIZE_TRAIN)}, "
             f"INPUT.SIZE_TEST {list(cfg.INPUT.SIZE_TEST)}"
+        )
+    if cfg.MODEL.META_ARCHITECTURE == "MGN" and not _suits_mgn(backbone):
+        raise InputError(
+            f"MODEL.META_ARCHITECTURE MGN takes a ResNet apart, {backbone.NAME} {backbone.DEPTH} has not its layers: "
+            f"use build_resnet_backbone with MODEL.BACKBONE.DEPTH {' or '.join(BOTTLENECK_DEPTHS)}"
         )
     if cfg.MODEL.META_ARCHITECTURE == "Distiller":
         _check_teachers(cfg)
+
+
+def _suits_mgn(backbone) -> bool:
+    """Return whether a backbone has the layers that MGN takes; one of a user's own may have them."""
+    of_user = not BACKBONE_REGISTRY.get(backbone.NAME).__module__.startswith(("fastreid.", "agreid_plugin."))
+    return of_user or (backbone.NAME == "build_resnet_backbone" and backbone.DEPTH in BOTTLENECK_DEPTHS)
 
 
 def _check_teachers(cfg) -> None:
@@ -163,8 +182,7 @@ def _check_teachers(cfg) -> None:
     if len(configs) != len(weights):
         raise InputError(f"KD.MODEL_CONFIG names {len(configs)} teachers, KD.MODEL_WEIGHTS {len(weights)}: one each")
     for config, path in zip(configs, weights, strict=True):
-        if load_config(config).MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
-            raise InputError(f"KD.MODEL_CONFIG {config}: MODEL.DEVICE is cuda, but there is no GPU: set it to cpu")
+        load_config(config)
         if not os.path.isfile(path):
             raise MissingInputError(f"KD.MODEL_WEIGHTS: weight file {path} does not exist")
 

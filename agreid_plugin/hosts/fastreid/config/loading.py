@@ -198,6 +198,7 @@ _docs: dict[str, str] = {}
 _optional: set[str] = set()  # None by default
 _entries: dict[str, Any] = {  # the host's own
     "MODEL.FREEZE_LAYERS": "backbone",
+    "DATALOADER.SET_WEIGHT": 1,
     "KD.MODEL_CONFIG": "teacher.yml",
     "KD.MODEL_WEIGHTS": "teacher.pth",
 }

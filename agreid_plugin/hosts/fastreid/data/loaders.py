@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from fastreid.data import samplers
 from fastreid.data.common import CommDataset
@@ -22,6 +23,7 @@ from agreid_plugin.data.images import read_image
 from agreid_plugin.data.samplers import EndlessViewBalancedSampler, SeededBatches, seeded_getitem
 from agreid_plugin.engine.checks import LabeledImage
 from agreid_plugin.engine.signals import ignore_signals_in_worker
+from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.data.attributes import get_training_schema
 from agreid_plugin.hosts.fastreid.data.batches import DeviceLoader, host_collate
 from agreid_plugin.hosts.fastreid.data.datasets import RecordDataset, RecordItem, get_source, read_dataset
@@ -188,7 +190,8 @@ def _build_loader(cfg, dataset: ReIDDataset, batches: Sampler[list[int]], progre
     return loader
 
 
-OUR_SAMPLERS = ("ViewBalancedIdentitySampler",)
+OUR_SAMPLERS = ("ViewBalancedIdentitySampler", "SetReWeightSampler")
+"""Those that the host has not, or that wait forever there."""
 SAMPLERS = (
     "TrainingSampler",
     "NaiveIdentitySampler",
@@ -215,6 +218,8 @@ def build_sampler(cfg, items: Sequence[tuple]) -> Sampler:
             world_size=comm.get_world_size(),
         )
     labels = [tuple(item[:3]) for item in items]  # the host's samplers unpack exactly path, identity and camera
+    if name == "SetReWeightSampler":
+        return SetReWeightSampler(labels, batch, per_identity, cfg.DATALOADER.SET_WEIGHT, comm.shared_random_seed())
     if name == "ImbalancedDatasetSampler":
         return SeededImbalancedSampler(labels)
     return getattr(samplers, name)(labels, batch // comm.get_world_size(), per_identity)
@@ -228,3 +233,63 @@ class SeededImbalancedSampler(samplers.ImbalancedDatasetSampler):
         for _ in itertools.count():
             drawn = torch.multinomial(self.weights, self._size, replacement=True, generator=generator)
             yield from drawn.tolist()
+
+
+class SetReWeightSampler(Sampler[int]):
+    """Identities by camera: a batch has so many of each, or a multiple, with K images each from whatever camera.
+
+    The host's sampler of this name yields nothing: it takes only batches that are larger than those that it gives. As
+    there, an identity is drawn the more often the more images it has.
+
+    Args:
+        labels: path, identity and camera of each image.
+        batch: images in a batch of all processes.
+        per_identity: K.
+        weights: identities of each camera, in the order of the cameras' names.
+        seed: of the draws, the same in all processes.
+    """
+
+    def __init__(self, labels: Sequence[tuple], batch: int, per_identity: int, weights: Sequence[int], seed: int):
+        self.weights, self.per_identity, self.seed = weights, per_identity, seed
+        self._images: dict[str, list[int]] = {}
+        seen: dict[str, set[str]] = {}
+        for index, (_, pid, camera) in enumerate(labels):
+            self._images.setdefault(pid, []).append(index)
+            seen.setdefault(camera, set()).add(pid)
+        self._seen = {camera: sorted(seen[camera]) for camera in sorted(seen)}
+        _check_weights(weights, {camera: len(people) for camera, people in self._seen.items()})
+        least = sum(weights) * per_identity
+        if batch % least or batch % (per_identity * comm.get_world_size()):
+            raise InputError(
+                f"SetReWeightSampler: SOLVER.IMS_PER_BATCH {batch} does not divide by {least}, which is "
+                f"DATALOADER.NUM_INSTANCE times the sum of SET_WEIGHT, or by {comm.get_world_size()} processes"
+            )
+        self._rounds = batch // least
+
+    def __iter__(self) -> Iterator[int]:
+        rng = np.random.default_rng(self.seed)
+        while True:
+            drawn = [index for _ in range(self._rounds) for index in self._draw_round(rng)]
+            part = len(drawn) // comm.get_world_size()
+            yield from drawn[comm.get_rank() * part : (comm.get_rank() + 1) * part]
+
+    def _draw_round(self, rng: np.random.Generator) -> Iterator[int]:
+        for people, number in zip(self._seen.values(), self.weights, strict=True):
+            chances = np.array([len(self._images[pid]) for pid in people], float)
+            for pid in rng.choice(people, number, replace=False, p=chances / chances.sum()):
+                images = self._images[pid]
+                yield from rng.choice(images, self.per_identity, replace=len(images) < self.per_identity).tolist()
+
+
+def _check_weights(weights: Sequence[int], people: Mapping[str, int]) -> None:
+    """Check the identities that are asked for against those that each camera has seen."""
+    if len(weights) != len(people):
+        raise InputError(
+            f"DATALOADER.SET_WEIGHT has {len(weights)} numbers; SetReWeightSampler takes one for each of the "
+            f"{len(people)} training cameras, in this order: {', '.join(people)}"
+        )
+    for weight, (camera, number) in zip(weights, people.items(), strict=True):
+        if not 0 <= weight <= number:
+            raise InputError(f"DATALOADER.SET_WEIGHT asks for {weight} identities of {camera}, which has seen {number}")
+    if not sum(weights):
+        raise InputError("DATALOADER.SET_WEIGHT is 0 for every camera")

@@ -98,6 +98,39 @@ class PeriodicWriter(hooks.PeriodicWriter):
 _logger = logging.getLogger("fastreid.train")
 
 
+class WeightAverage(hooks.HookBase):
+    """Puts the mean of the weights after each epoch from `start` on into the model when the last one ends (SWA).
+
+    The host's hook sets the trainer's optimizer, which cannot be set. Running statistics are averaged, too, and
+    computed anew by `TEST.PRECISE_BN`. A checkpoint keeps the mean so far.
+    """
+
+    def __init__(self, start: int):
+        self._start, self._epochs = start, 0
+        self._mean: dict[str, Tensor] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the mean and of how many epochs it is."""
+        return {"epochs": self._epochs, "mean": self._mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from the mean of a checkpoint."""
+        self._epochs, self._mean = state["epochs"], dict(state["mean"])
+
+    def after_epoch(self) -> None:
+        """Add the weights of this epoch, and take the mean over after the last one."""
+        epoch, model = self.trainer.epoch + 1, plain(self.trainer.model)
+        if epoch < self._start:
+            return
+        self._epochs += 1
+        for name, value in model.state_dict().items():
+            mean = self._mean.get(name, value).to(value.device)
+            self._mean[name] = mean + (value - mean) / self._epochs if value.is_floating_point() else value.clone()
+        if epoch == self.trainer.max_epoch:
+            model.load_state_dict(self._mean)
+            _logger.info("the final weights are the mean of %d epochs", self._epochs)
+
+
 class LearningGuard(hooks.HookBase):
     """Stops a run that learns nothing; see `agreid_plugin.engine.observers.LearningGuard`.
 

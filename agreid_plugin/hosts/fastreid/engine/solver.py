@@ -31,6 +31,7 @@ KEYS = (
     Key("SOLVER.BETAS", [], "Betas of Adam and its kin, as [0.9, 0.98]; empty: the optimizer's own.", entry=0.9),
     Key("SOLVER.LR_FACTORS", [], "Rows [module, factor]: parameters below it learn at a multiple of BASE_LR."),
     Key("SOLVER.DECAY_VECTORS", True, "Weight decay for biases and all else that is no matrix; False: for matrices."),
+    Key("SOLVER.SWA_EPOCH", 0, "First of the epochs whose mean weights are the final ones (SWA); 0: the last weights."),
     Key("SOLVER.SCHED_STEP", "epoch", "CosineAnnealingLR: the rate falls once an epoch | iteration."),
 )
 declare(KEYS)
@@ -41,6 +42,10 @@ def check_solver(cfg) -> None:
     solver = cfg.SOLVER
     if solver.SCHED_STEP not in STEPS:
         raise unknown("SOLVER.SCHED_STEP", solver.SCHED_STEP, STEPS)
+    if not 0 <= solver.SWA_EPOCH <= solver.MAX_EPOCH:
+        raise InputError(
+            f"SOLVER.SWA_EPOCH is {solver.SWA_EPOCH}, but must be 0 to {solver.MAX_EPOCH}, SOLVER.MAX_EPOCH"
+        )
     if solver.SCHED_STEP == "iteration" and solver.SCHED != "CosineAnnealingLR":
         raise InputError(f"SOLVER.SCHED_STEP iteration is for CosineAnnealingLR, SOLVER.SCHED is {solver.SCHED}")
     if solver.SCHED_STEP == "iteration" and solver.BASE_LR <= 0:

@@ -35,6 +35,7 @@ from agreid_plugin.hosts.fastreid.engine.hooks import (
     RunCard,
     StepReporter,
     UnreadableImages,
+    WeightAverage,
     has_experts,
 )
 from agreid_plugin.hosts.fastreid.engine.loop import ResumableTrainer
@@ -163,6 +164,10 @@ class Trainer(ResumableTrainer):
         ours[1:1] = get_method_class(self.cfg).training_hooks(
             self.cfg
         )  # behind the timer, whose end an error would miss
+        if self.cfg.SOLVER.SWA_EPOCH:
+            average = WeightAverage(self.cfg.SOLVER.SWA_EPOCH)
+            self.checkpointer.checkpointables["weight_average"] = average
+            ours.insert(1, average)  # before what computes statistics, evaluates and saves
         if self.cfg.DATASETS.BAD_IMAGES == "skip":
             ours.insert(0, UnreadableImages(self._trainer.data_loader.dataset.bad_images))
         if has_experts(self.model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial, reduce
 from operator import getitem
 from typing import Any, ClassVar
@@ -28,6 +28,7 @@ from agreid_plugin.hosts.fastreid.data.batches import from_host
 from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.models.released import ReleasedModelSpec
+from agreid_plugin.inference.weights import require_loaded
 from agreid_plugin.nn.bnneck import BNNeck
 from agreid_plugin.nn.gradient_cache import TwoStageMethod
 from agreid_plugin.nn.network_adapters import adapt_network
@@ -318,6 +319,29 @@ def build_for_inference(cfg) -> torch.nn.Module:
     return build_model(with_value(cfg, "MODEL.HEADS.NUM_CLASSES", cfg.MODEL.HEADS.NUM_CLASSES or 1))
 
 
+def teacher_defaults(student):
+    """Return the defaults of a Distiller's teacher, which has the classes of its student unless its recipe has some."""
+    return with_value(get_cfg(), "MODEL.HEADS.NUM_CLASSES", student.MODEL.HEADS.NUM_CLASSES)
+
+
+def build_teacher(cfg) -> torch.nn.Module:
+    """Build a model whose weights come from elsewhere, the width of its features asked for where it is not given."""
+    return modeling.build_model(with_feature_width(with_value(cfg, "MODEL.BACKBONE.PRETRAIN", False)))
+
+
+def require_teachers(cfg, models: Sequence[nn.Module]) -> None:
+    """Refuse weights that do not fill their teacher; the host goes on with a classifier that is as drawn."""
+    paths = cfg.KD.MODEL_WEIGHTS
+    for path, model in zip(paths, models[len(models) - len(paths) :], strict=True):
+        left_out = require_loaded(model, path)
+        for name in left_out if cfg.MODEL.HEADS.NUM_CLASSES > 1 else ():  # 1 is that of an evaluation
+            shape = tuple(model.state_dict()[name].shape)
+            raise InputError(
+                f"KD.MODEL_WEIGHTS {path} has no {name} of the teacher's shape, {shape}: teacher and student need the "
+                "same identities"
+            )
+
+
 def takes_any_backbone(cfg) -> bool:
     """Return whether a meta-architecture takes whatever backbone is named, as the host's do; others need their own."""
     method = get_method_class(cfg)
@@ -357,5 +381,13 @@ def check_feature_width(cfg, model: torch.nn.Module) -> None:
 
 
 def _feature_width(cfg, backbone: torch.nn.Module, device: torch.device) -> int:
+    """Return the width of what a head gets of the backbone's map after its pooling."""
     with inference_context(backbone), torch.no_grad():
-        return backbone(torch.zeros(1, 3, *cfg.INPUT.SIZE_TEST, device=device)).shape[1]
+        _, width, rows, cols = backbone(torch.zeros(1, 3, *cfg.INPUT.SIZE_TEST, device=device)).shape
+    pooling, name = cfg.MODEL.HEADS.POOL_LAYER, cfg.MODEL.BACKBONE.NAME
+    if pooling == "Identity" and rows * cols > 1:
+        raise InputError(
+            f"MODEL.HEADS.POOL_LAYER Identity leaves the {rows}x{cols} map of {name}, of which a head takes a corner: "
+            "use GlobalAvgPool"
+        )
+    return width * rows * cols if pooling == "Flatten" else width

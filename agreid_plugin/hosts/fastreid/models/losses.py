@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastreid.modeling.losses import cross_entropy_loss, pairwise_circleloss, pairwise_cosface
+from fastreid.modeling.losses import cross_entropy_loss, focal_loss, pairwise_circleloss, pairwise_cosface
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor, nn
 
@@ -181,7 +181,7 @@ for _kind, _log_name, _parts, _labels in (
     register_loss(_kind, _log_name, _parts, _labels)
 
 
-# The host's four: their names and most of their keys are the host's. Its own architectures compute them by themselves.
+# The host's: their names and most of their keys are its own. Its architectures compute all but FocalLoss by themselves.
 
 HOST_KEYS = (
     Key("MODEL.LOSSES.CE.OVER_NONZERO", True, "Divide by the images whose loss is not zero, as the host does."),
@@ -220,12 +220,17 @@ def _build_triplet(node: Any) -> nn.Module:
     return FeatureLoss(TripletLoss(node.SCALE, node.MARGIN, node.SQUARED, **mining))
 
 
+def _build_focal(node: Any) -> LogitLoss:
+    return LogitLoss(HostLoss(focal_loss, node.SCALE, node.ALPHA, node.GAMMA))
+
+
 def _build_pairwise(function: Callable[..., Tensor]) -> Callable[[Any], nn.Module]:
     return lambda node: FeatureLoss(HostLoss(function, node.SCALE, node.MARGIN, node.GAMMA, gather=node.GATHER))
 
 
 LOSSES |= {
     "CrossEntropyLoss": LossEntry("cls", "CE", lambda node: LogitLoss(build_cross_entropy(node)), kind=IdentityLoss),
+    "FocalLoss": LossEntry("focal", "FL", _build_focal, kind=focal_loss),
     "TripletLoss": LossEntry("triplet", "TRI", _build_triplet, kind=TripletLoss),
     "CircleLoss": LossEntry("circle", "CIRCLE", _build_pairwise(pairwise_circleloss), kind=pairwise_circleloss),
     "Cosface": LossEntry("cosface", "COSFACE", _build_pairwise(pairwise_cosface), kind=pairwise_cosface),

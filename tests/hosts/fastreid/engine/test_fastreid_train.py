@@ -209,6 +209,40 @@ def test_the_hosts_stock_trainer_learns_and_its_predictor_predicts(config_file, 
     assert torch.equal(first, second)
 
 
+def test_a_recipe_is_a_teacher(fastreid_command, config_file, trained, tmp_path):
+    teacher = ["KD.MODEL_CONFIG", [str(config_file)], "KD.MODEL_WEIGHTS", [str(trained[0] / "model_final.pth")]]
+    student = ["MODEL.META_ARCHITECTURE", "Distiller", "MODEL.LOSSES.NAME", "('CrossEntropyLoss', 'FocalLoss')"]
+    train = ["train", "--config", config_file, "--output"]
+    keys = [*student, *teacher, "SOLVER.MAX_EPOCH", 1]
+    outcome = fastreid_command(*train, tmp_path / "run", *keys)
+    assert outcome.code == 0, outcome.err
+    terms = metrics(tmp_path / "run")[0]
+    assert terms["loss_jsdiv"] > 0
+    assert terms["loss_focal"] > 0
+    outcome = fastreid_command(*train, tmp_path / "others", *keys, "MODEL.HEADS.NUM_CLASSES", 9)
+    assert_one_line(outcome, "KD.MODEL_WEIGHTS", "has no heads.weight of the teacher's shape, (9, 16)")
+
+
+def test_the_mean_of_epochs_is_the_final_model(fastreid_command, config_file, tmp_path):
+    run, parts = tmp_path / "run", tmp_path / "parts"
+    train, keys = ["train", "--config", config_file, "--output"], ["SOLVER.MAX_EPOCH", 3, "SOLVER.KEEP_CHECKPOINTS", 0]
+    assert fastreid_command(*train, parts, *keys).code == 0
+    assert fastreid_command(*train, run, *keys, "SOLVER.SWA_EPOCH", 2).code == 0
+    assert torch.equal(
+        weights(run / "model_0001.pth")["heads.weight"], weights(parts / "model_0001.pth")["heads.weight"]
+    )
+    second, third = (weights(parts / f"{name}.pth") for name in ("model_0001", "model_final"))
+    for name, value in weights(run / "model_final.pth").items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, (second[name] + third[name]) / 2)
+    for path in (*run.glob("model_final.pth"), *run.glob("model_best.pth")):
+        path.unlink()
+    (run / "last_checkpoint").write_text("model_0001.pth")
+    whole = (run / "results.json").read_text()
+    assert fastreid_command(*train, run, "--resume", *keys, "SOLVER.SWA_EPOCH", 2).code == 0
+    assert (run / "results.json").read_text() == whole, "a checkpoint keeps the mean so far"
+
+
 def test_the_guard_names_a_learning_rate_of_zero(fastreid_command, config_file, tmp_path):
     outcome = fastreid_command("train", "--config", config_file, "--output", tmp_path / "run", "SOLVER.BASE_LR", 0)
     assert_one_line(outcome, "changed none of", "the learning rate is 0")

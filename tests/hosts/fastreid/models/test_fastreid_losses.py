@@ -187,3 +187,11 @@ def test_an_architecture_given_its_parts_needs_no_configuration():
         backbone=nn.Identity(), heads=nn.Identity(), pixel_mean=[0.0] * 3, pixel_std=[1.0] * 3, loss_kwargs={}
     )
     assert len(model.objectives) == 0
+
+
+def test_focal_loss_is_the_hosts():
+    logits, pids = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 5, 5])
+    loss = build_objectives(configured("Baseline", "FocalLoss", FL__ALPHA=0.5, FL__SCALE=2.0))["focal"]
+    found = loss(SimpleNamespace(logits=logits), Batch(pids=pids))
+    own = torch.stack([row.softmax(0)[pid] for row, pid in zip(logits, pids, strict=True)])
+    torch.testing.assert_close(found, -2 * 0.5 * ((1 - own) ** 2 * own.log()).mean())
