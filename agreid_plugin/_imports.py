@@ -32,6 +32,7 @@ WATCHED: dict[str, str] = {
     "mmpretrain.models.backbones.base_backbone": MMENGINE,
     "mmpretrain.evaluation.metrics.retrieval": MMENGINE,
     "mmpretrain.models.retrievers.image2image": MMENGINE,
+    "mmpretrain.apis.model": "agreid_plugin.hosts.mmengine.model_index",
 }
 """Watched module -> our module whose `run_import` is given its name and what executes it.
 

@@ -20,7 +20,7 @@ LINE = (
     ("hosts",),
     ("registry",),
     ("cli", "serve"),
-    ("__main__",),
+    ("__main__", "tool"),
 )
 """From left to right; rooms of one place do not import each other."""
 RANK = {room: rank for rank, rooms in enumerate(LINE) for room in rooms}

@@ -14,6 +14,7 @@ from agreid_plugin.hosts.mmengine.engine import (  # noqa: F401 - importing them
     loop,
     metrics,
     optimizers,
+    runner,
 )
 from agreid_plugin.hosts.mmengine.models import (  # noqa: F401 - importing them puts them there
     backbones,

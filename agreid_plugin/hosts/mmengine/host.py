@@ -40,7 +40,7 @@ from agreid_plugin.hosts.mmengine.engine.features import prepare_evaluation
 from agreid_plugin.hosts.mmengine.engine.hooks import card_facts, close_run_cards
 from agreid_plugin.hosts.mmengine.engine.runner import (
     NOISE,
-    CommandRunner,
+    ReIDRunner,
     StepReporter,
     check_batches,
     get_method,
@@ -189,7 +189,7 @@ def resolve(run: Run) -> Config:
 
 
 def _build_runner(cfg: Config) -> Runner:
-    return RUNNERS.build(cfg) if "runner_type" in cfg else CommandRunner.from_cfg(cfg)
+    return RUNNERS.build(cfg) if "runner_type" in cfg else ReIDRunner.from_cfg(cfg)
 
 
 class Training:

@@ -48,3 +48,4 @@ test_dataloader = dict(
 )
 val_evaluator = dict(type="agreid_plugin.MultiProtocolMetric", metric="cosine")
 test_evaluator = val_evaluator
+tta_pipeline = test_pipeline

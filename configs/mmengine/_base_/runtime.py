@@ -1,6 +1,7 @@
 """What every run has: hooks, logs, a seed."""
 
 default_scope = "agreid_plugin"
+runner_type = "agreid_plugin.ReIDRunner"
 custom_imports = dict(imports=["agreid_plugin"])
 
 default_hooks = dict(
@@ -33,3 +34,4 @@ log_level = "INFO"
 randomness = dict(seed=0)
 load_from = None
 resume = False
+tta_model = dict(type="agreid_plugin.FlipTTA")  # for tools/test.py --tta

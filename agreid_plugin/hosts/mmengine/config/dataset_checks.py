@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from agreid_plugin.data.samplers import EpochSampler
 from agreid_plugin.engine.checks import LabeledImage, check_test_labels, check_training_labels
 from agreid_plugin.errors import InputError
-from agreid_plugin.hosts.mmengine.engine.runner import get_method, get_metrics, loops, metainfo
+from agreid_plugin.hosts.mmengine.engine.runner import get_method, get_metrics, has_data, loops, metainfo
 from agreid_plugin.hosts.mmengine.registry import HOOKS
 from agreid_plugin.types import UNKNOWN
 
@@ -30,6 +30,8 @@ class IdentityCheck(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Check the training set, and the set to validate with before days of training."""
+        if not has_data(runner):
+            return
         check_batches_agree(runner.train_dataloader)
         check_identities(runner.cfg.get("model"), metainfo(runner.train_dataloader))
         check_training_labels(get_method(runner), list_labeled_images(runner.train_dataloader.dataset))

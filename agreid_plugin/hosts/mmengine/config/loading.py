@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -41,6 +42,8 @@ def load_config(path: str | Path, overrides: Iterable[str] = (), keys: Collectio
     if not os.path.isfile(path):
         siblings = [each.name for each in path.parent.glob("*.py")] if os.path.isdir(path.parent) else []
         raise InputError(f"config file {path} does not exist{did_you_mean(path.name, siblings)}")
+    if os.getcwd() not in sys.path:  # for custom_imports; `python -m agreid_plugin` has it first
+        sys.path.append(os.getcwd())
     try:
         cfg = Config.fromfile(str(path))
     except InputError:

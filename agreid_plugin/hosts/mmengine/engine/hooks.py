@@ -15,6 +15,7 @@ from mmengine.dist import broadcast, get_world_size, is_main_process
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
+from mmengine.visualization import LocalVisBackend
 from torch import Tensor
 
 from agreid_plugin.engine import observers
@@ -34,6 +35,7 @@ from agreid_plugin.hosts.mmengine.engine.runner import (
     get_epoch,
     get_method,
     get_metrics,
+    has_data,
     loops,
     metainfo,
     plain_model,
@@ -185,8 +187,9 @@ def _features(model: ReIDModel, inputs: Tensor, data_samples: Sequence[Any], **_
 class ExpertUsage(Hook):
     """Logs after each epoch what share of the training images, or tokens, every expert was given, in all processes.
 
-    The shares are in the log, and as `experts/<module>/<view>/<expert>` in the runner's visualizer. An expert that
-    nothing was sent to, or a whole group of them, is warned of.
+    The shares are in the log, as `experts/<module>/<view>/<expert>` in the runner's visualizer, and there in the record
+    of a validation: tools that read these records look for its numbers in each. An expert that nothing was sent to, or
+    a whole group of them, is warned of.
     """
 
     def __init__(self) -> None:
@@ -204,7 +207,12 @@ class ExpertUsage(Hook):
         """Log what was counted since the last epoch."""
         if self._log is not None:
             epoch = runner.epoch + 1
-            runner.visualizer.add_scalars(self._log.end_epoch(epoch), step=epoch)
+            shares = self._log.end_epoch(epoch)
+            for backend in runner.visualizer._vis_backends.values():
+                if not isinstance(backend, LocalVisBackend):  # whose file holds the records
+                    backend.add_scalars(shares, step=epoch)
+            for name, share in shares.items():
+                runner.message_hub.update_scalar(f"val/{name}", share)
 
     def after_train(self, runner: Runner) -> None:  # noqa: ARG002
         """Let go of the model."""
@@ -221,7 +229,7 @@ class RunCard(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Begin the card."""
-        if is_main_process():
+        if is_main_process() and has_data(runner):
             self._batch = batch_facts(runner)
             self._card = training_card(runner, self._batch)
 

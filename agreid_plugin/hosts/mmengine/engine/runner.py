@@ -1,4 +1,4 @@
-"""mmengine's Runner as the `fastreid` command has it, and what hooks ask a Runner for."""
+"""mmengine's Runner as recipes have it, and what hooks ask a Runner for."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import FASTREID
 from agreid_plugin.hosts.mmengine.engine.checkpoints import newest
 from agreid_plugin.hosts.mmengine.engine.loop import ResumableEpochLoop
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
+from agreid_plugin.hosts.mmengine.registry import RUNNERS
 from agreid_plugin.inference.weights import plain_name
 
 NOISE = (
@@ -45,8 +46,13 @@ NOISE = (
 """Parts of mmengine's messages that no user can act on; the log file has them."""
 
 
-class CommandRunner(Runner):
-    """mmengine's runner with a log that is readable on a terminal; all of it is in the file."""
+@RUNNERS.register_module()
+class ReIDRunner(Runner):
+    """mmengine's runner with exact resume, whole checkpoints, and a log that is readable on a terminal.
+
+    The `fastreid` command takes it where a configuration names no other; for mmengine's own tools recipes have
+    `runner_type = "agreid_plugin.ReIDRunner"`, with which their runs are those of the command.
+    """
 
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
         """Build the logger, and let this package speak through it."""
@@ -182,6 +188,11 @@ def loops(runner: Runner) -> dict[str, BaseLoop]:
     """
     found = {"train": runner._train_loop, "val": runner._val_loop, "test": runner._test_loop}
     return {name: loop for name, loop in found.items() if isinstance(loop, BaseLoop)}
+
+
+def has_data(runner: Runner) -> bool:
+    """Return whether there is a loader to train with; mmpretrain's `vis_scheduler.py` has batches of nothing."""
+    return isinstance(runner.train_dataloader, DataLoader)
 
 
 def get_epoch(runner: Runner) -> int:

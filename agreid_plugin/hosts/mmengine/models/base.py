@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from mmengine.model import BaseModel, BaseModule
+from mmengine.model import BaseModule
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
@@ -16,6 +16,7 @@ from agreid_plugin.hosts.mmengine.data.batches import is_sentence, to_batch
 from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import rename_from_fastreid
 from agreid_plugin.hosts.mmengine.models.backbones import find_core
 from agreid_plugin.hosts.mmengine.models.build import Config, build, build_objectives, get_head_maker
+from agreid_plugin.hosts.mmengine.models.retrieval import PrototypeModel
 from agreid_plugin.hosts.mmengine.registry import MODELS, SCOPE
 from agreid_plugin.types import Batch, ReIDMethod
 
@@ -23,7 +24,7 @@ MODES = ("loss", "predict", "tensor")
 PREPROCESSOR = {"type": "agreid_plugin.ReIDPreprocessor"}
 
 
-class ReIDModel(BaseModel):
+class ReIDModel(PrototypeModel):
     """A method as a model of the host.
 
     Args:
@@ -54,6 +55,8 @@ class ReIDModel(BaseModel):
             raise unknown("mode", mode, MODES)
         if mode == "loss":
             return self.loss(inputs, data_samples or ())
+        if mode == "predict" and self.prototype_vecs is not None:
+            return self._match_prototypes(inputs, data_samples)
         features = self.features(inputs, data_samples or ())
         return features if mode == "tensor" else self._attach_features(features, data_samples)
 
