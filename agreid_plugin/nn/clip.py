@@ -173,7 +173,7 @@ class TextTower(nn.Module):
     def find_ends(self, tokens: Tensor) -> Tensor:
         """Return where each sentence ends, at its first `EOT`: (N, L) -> (N,)."""
         found = tokens == EOT
-        if not found.any(dim=1).all():
+        if not torch.compiler.is_compiling() and not found.any(dim=1).all():
             raise InputError(f"tokens should have the end of text, {EOT}, in every sentence: see `TextTower.tokenize`")
         return found.int().argmax(dim=1)
 

@@ -92,6 +92,65 @@ class Router(nn.Module):
         return RoutingRecord(weights, self.top_k, (range(experts),) * groups, *arguments[1:])
 
 
+@torch.library.custom_op(
+    "agreid_plugin::grouped_linear",
+    mutates_args=(),
+    schema="(Tensor values, Tensor weight, Tensor? bias, Tensor counts) -> Tensor",
+)
+def _grouped_linear(values: Tensor, weight: Tensor, bias: Tensor | None, counts: Tensor) -> Tensor:
+    """`apply_grouped` as one operation of a compiled graph, whose shapes may not depend on the counts."""
+    return apply_grouped(values, weight, bias, counts.tolist())
+
+
+@torch.library.custom_op(
+    "agreid_plugin::grouped_gradients",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor values, Tensor counts) -> Tensor[]",
+)
+def _grouped_gradients(grad: Tensor, values: Tensor, counts: Tensor) -> list[Tensor]:
+    """Return the gradients of weight and bias, those of `_grouped_linear`."""
+    sizes = counts.tolist()
+    parts = [
+        (out.flatten(0, -2), given.flatten(0, -2))
+        for out, given in zip(grad.split(sizes), values.split(sizes), strict=True)
+    ]
+    return [torch.stack([out.t() @ given for out, given in parts]), torch.stack([out.sum(0) for out, _ in parts])]
+
+
+@_grouped_linear.register_fake
+def _(values: Tensor, weight: Tensor, bias: Tensor | None, counts: Tensor) -> Tensor:  # noqa: ARG001
+    return values.new_empty(*values.shape[:-1], weight.shape[1])
+
+
+@_grouped_gradients.register_fake
+def _(grad: Tensor, values: Tensor, counts: Tensor) -> list[Tensor]:
+    experts, shape = counts.shape[0], (grad.shape[-1], values.shape[-1])
+    return [grad.new_empty(experts, *shape), grad.new_empty(experts, shape[0])]
+
+
+def _keep_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Tensor], output: Tensor) -> None:  # noqa: ARG001
+    values, weight, bias, counts = inputs
+    ctx.save_for_backward(values, weight, counts)
+    ctx.has_bias = bias is not None
+
+
+def _run_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+    values, weight, counts = ctx.saved_tensors
+    of_weight, of_bias = _grouped_gradients(grad, values, counts)
+    of_values = _grouped_linear(grad, weight.transpose(1, 2), None, counts)
+    return of_values, of_weight, of_bias if ctx.has_bias else None, None
+
+
+_grouped_linear.register_autograd(_run_backward, setup_context=_keep_inputs)
+
+
+def apply_grouped(values: Tensor, weight: Tensor, bias: Tensor | None, counts: list[int]) -> Tensor:
+    """Apply layer 0 to the first `counts[0]` values, and so on: (A, ..., in) -> (A, ..., out)."""
+    biases = [None] * len(counts) if bias is None else bias.unbind()
+    parts = zip(values.split(counts), weight.unbind(), biases, strict=True)
+    return torch.cat([F.linear(part, each, of_each) for part, each, of_each in parts])
+
+
 class GroupedLinear(nn.Module):
     """One linear layer for each expert, applied to the expert's consecutive assignments.
 
@@ -103,11 +162,15 @@ class GroupedLinear(nn.Module):
         self.weight = _draw_uniform(experts, out_width, in_width)
         self.bias = _draw_uniform(experts, out_width, bound=1 / math.sqrt(in_width)) if bias else None
 
-    def forward(self, values: Tensor, counts: list[int]) -> Tensor:
+    def forward(self, values: Tensor, counts: list[int] | Tensor) -> Tensor:
         """Apply expert 0 to the first `counts[0]` values, and so on: (A, ..., in) -> (A, ..., out)."""
-        biases = [None] * len(counts) if self.bias is None else self.bias.unbind()
-        parts = zip(values.split(counts), self.weight.unbind(), biases, strict=True)
-        return torch.cat([F.linear(part, weight, bias) for part, weight, bias in parts])
+        if isinstance(counts, list):
+            return apply_grouped(values, self.weight, self.bias, counts)
+        device, weight, bias = values.device.type, self.weight, self.bias
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            values, weight, bias = values.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        return _grouped_linear(values, weight, bias, counts)
 
 
 class GroupedLayerNorm(nn.Module):
@@ -175,7 +238,8 @@ class TokenExperts(nn.Module):
     def forward(self, vectors: Tensor, experts: Tensor) -> Tensor:
         """Return the tokens that each vector's expert makes of it: (A, D), (A,) -> (A, M, D)."""
         order = experts.argsort(stable=True)
-        counts = torch.bincount(experts, minlength=self.experts).tolist()
+        counts: Any = (experts.unsqueeze(1) == torch.arange(self.experts, device=experts.device)).sum(dim=0).cpu()
+        counts = counts if torch.compiler.is_compiling() else counts.tolist()
         owners, vectors = experts[order], vectors[order]
         seen = self.out(self.value(vectors, counts), counts).unsqueeze(1)  # (A, 1, D)
         tokens = self.norm1(self.tokens[owners] + seen, owners)
@@ -183,7 +247,7 @@ class TokenExperts(nn.Module):
         tokens = self.norm3(tokens + self.fc2(F.gelu(self.fc1(tokens, counts)), counts), owners)
         return tokens[order.argsort()]
 
-    def _attend(self, tokens: Tensor, counts: list[int]) -> Tensor:
+    def _attend(self, tokens: Tensor, counts: list[int] | Tensor) -> Tensor:
         shape = (*tokens.shape[:2], 3, self.heads, tokens.shape[2] // self.heads)
         query, key, value = self.qkv(tokens, counts).view(shape).permute(2, 0, 3, 1, 4)  # each (A, heads, M, D / heads)
         mixed = F.scaled_dot_product_attention(query, key, value)

@@ -78,6 +78,7 @@ class TokenSelection(nn.Module):
         pooled = embedded.masked_fill(~real.unsqueeze(-1), -torch.inf).amax(dim=1)
         return SelectedTokens(pooled.to(self.norm.weight.dtype), indices, real)
 
+    @torch.compiler.disable  # how many tokens are real differs from batch to batch
     def _normalize(self, values: Tensor, real: Tensor) -> Tensor:
         """Run the batch norm, in training on the rows of real tokens only: (B, k, E), (B, k) -> (B, k, E)."""
         rows = values.flatten(0, 1)

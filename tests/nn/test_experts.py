@@ -243,3 +243,28 @@ def test_what_vectors_have_in_common_chooses_no_experts_of_a_centered_router():
         used[centered] = len(router(common + vectors(64, 16)).experts.unique())
     assert used[False] <= 3
     assert used[True] == 8
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_operation_of_compiled_graphs_is_the_layer(bias, autocast):
+    torch.manual_seed(0)
+    layer, counts = GroupedLinear(3, 4, 5, bias=bias), [2, 0, 3]  # one expert has nothing to do
+    inputs = torch.randn(5, 2, 4, requires_grad=True)
+    found = []
+    for given in (counts, torch.tensor(counts)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            outputs = layer(inputs, given)
+        gradients = torch.autograd.grad(outputs.square().sum(), [inputs, *layer.parameters()])
+        found.append([outputs, *gradients])
+    for plain, operation in zip(*found, strict=True):
+        assert plain.dtype == operation.dtype
+        assert torch.allclose(plain, operation, atol=1e-5, rtol=0.02 if autocast else 1e-5)
+
+
+def test_the_operation_of_compiled_graphs_has_shapes_and_gradients():
+    layer = GroupedLinear(3, 4, 5).double()
+    values = torch.randn(5, 2, 4, dtype=torch.float64, requires_grad=True)
+    operation = torch.ops.agreid_plugin.grouped_linear.default
+    torch.library.opcheck(operation, (values, layer.weight, layer.bias, torch.tensor([2, 0, 3])))
+    assert gradcheck(lambda *given: operation(*given, torch.tensor([2, 0, 3])), (values, layer.weight, layer.bias))

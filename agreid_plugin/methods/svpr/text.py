@@ -196,6 +196,7 @@ class SentenceEncoder(nn.Module):
         self._cache.clear()
         return super().train(mode)
 
+    @torch.compiler.disable  # how many sentences there are differs from batch to batch
     def _encode_distinct(self, kind: str, labels: Tensor, use_cache: bool) -> Tensor:
         """Encode the distinct rows of labels, and return the result of each image's row."""
         distinct, place = labels.unique(dim=0, return_inverse=True)

@@ -56,6 +56,7 @@ class Experts(nn.Module):
 
         return DenseExperts(self)
 
+    @torch.compiler.disable  # how many tokens an expert runs on differs from batch to batch
     def forward(
         self, values: Tensor, weights: Tensor, top_k: int, groups: Sequence[range], group_of: Tensor | None = None
     ) -> Tensor:
