@@ -27,6 +27,7 @@ WATCHED: dict[str, str] = {
     "mmengine.model.wrappers.distributed": MMENGINE,
     "mmengine.hooks.checkpoint_hook": MMENGINE,
     "mmengine.runner.checkpoint": MMENGINE,
+    "mmengine.runner.runner": MMENGINE,
     "mmengine.fileio.handlers.yaml_handler": MMENGINE,
     "mmpretrain.utils.dependency": MMENGINE,
     "mmpretrain.models.backbones.base_backbone": MMENGINE,

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from agreid_plugin.engine.checkpoints import describe_schedule_change, mismatch_error
+from agreid_plugin.engine.compilation import check_backend
 from agreid_plugin.engine.configuration import describe_shortening, fit_warmup, is_below
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
@@ -56,6 +57,10 @@ def check_solver(cfg) -> None:
             "has no epoch left; lower DELAY_EPOCHS"
         )
     fitting = [beta for beta in solver.BETAS if _is_number(beta) and 0 <= beta < 1]
+    if solver.COMPILE:
+        check_backend("SOLVER.COMPILE", solver.COMPILE)
+    if solver.COMPILE and solver.CACHED_CHUNK:
+        raise InputError("SOLVER.COMPILE and SOLVER.CACHED_CHUNK do not go together: leave one of them out")
     if solver.BETAS and not len(fitting) == len(solver.BETAS) == 2:
         raise InputError(f"SOLVER.BETAS takes two numbers from 0 to below 1, got {list(solver.BETAS)}")
     for row in solver.LR_FACTORS:

@@ -40,7 +40,7 @@ from agreid_plugin.hosts.fastreid.engine.hooks import (
 )
 from agreid_plugin.hosts.fastreid.engine.loop import ResumableTrainer
 from agreid_plugin.hosts.fastreid.engine.writers import JSONWriter, ProgressWriter, TensorboardWriter
-from agreid_plugin.hosts.fastreid.models.base import build_model, get_method_class
+from agreid_plugin.hosts.fastreid.models.base import build_model, compile_network, get_method_class
 from agreid_plugin.inference.weights import load_weights
 
 _logger = logging.getLogger("fastreid.train")
@@ -77,6 +77,7 @@ class Trainer(ResumableTrainer):
         """Build the model and log it."""
         model = build_model(cfg)
         solver.check_frozen_layers(cfg, model)
+        compile_network(cfg, model)
         _logger.info("Model:\n%s", model)
         return model
 

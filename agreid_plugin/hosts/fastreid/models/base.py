@@ -21,6 +21,7 @@ from fastreid.modeling.losses.cross_entroy_loss import log_accuracy
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY, Baseline
 from torch import Tensor, nn
 
+from agreid_plugin.engine.compilation import resolve_options
 from agreid_plugin.errors import InputError, first_line, unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
 from agreid_plugin.hosts.fastreid.config.signatures import keys_from, options_from
@@ -47,6 +48,11 @@ KEYS = (
         "SOLVER.CACHED_CHUNK",
         0,
         "Images of a process encoded at once, with the gradients of its whole batch: less memory, more time; 0: all.",
+    ),
+    Key(
+        "SOLVER.COMPILE",
+        "",
+        "Backend of torch.compile for the network in training steps, as inductor; empty: not compiled.",
     ),
 )
 declare(KEYS)
@@ -142,9 +148,15 @@ class HostMethod:
         if not self.training:
             return self.embed(self.infer(inputs))
         batch = self.normalized(inputs)
-        outputs = super().forward(batch)
+        outputs = self.compiled(self, batch)
         self.log_accuracies(outputs, batch)
         return self.losses(outputs, batch)
+
+    def run_network(self, batch: Batch) -> Any:
+        """Return the method's outputs."""
+        return super().forward(batch)
+
+    compiled: Callable[[HostMethod, Batch], Any] = staticmethod(run_network)  # see `compile_network`
 
     def log_accuracies(self, outputs: Any, batch: Batch) -> None:
         """Log how often identities are right in training; `outputs.identity` has their logits."""
@@ -297,6 +309,24 @@ def set_chunk(cfg, model: nn.Module) -> None:
         )
     model.chunk = chunk
     _logger.info("batches are encoded in chunks of %d, with the gradients of the whole", chunk)
+
+
+def compile_network(cfg, model: nn.Module) -> None:
+    """Have training steps run a model's network compiled, where `SOLVER.COMPILE` names a backend.
+
+    Of a method of ours that is all from images to outputs, of the host's `Baseline` the backbone, in tests as well.
+    Losses and the optimizer's step stay as they are. Parameters keep their names.
+    """
+    key, backend = "SOLVER.COMPILE", cfg.SOLVER.COMPILE
+    if not backend:
+        return
+    options = resolve_options(key, model.device, backend=backend)
+    if isinstance(model, HostMethod):
+        model.compiled = torch.compile(HostMethod.run_network, **options)  # of any instance: a deep copy runs itself
+    elif isinstance(model, Baseline):
+        model.backbone.compile(**options)
+    else:  # as MGN: torch would compile the blocks of its trunk one by one
+        raise InputError(f"{key}: MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE} cannot be compiled")
 
 
 def list_chunkable() -> list[str]:

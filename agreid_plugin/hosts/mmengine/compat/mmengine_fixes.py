@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -250,6 +250,30 @@ def require_checkpoints() -> None:
         native(self, runner)
 
     hook.after_train = after_train
+
+
+# Compiling -------------------------------------------------------------------------------------------------------
+
+RUNNER = "mmengine.runner.runner"
+
+
+@HOST_FIXES.add(
+    RUNNER,
+    "mmengine's `compile` has torch compile the optimizer's step, which fails with any `paramwise_cfg`",
+    lambda: not hasattr(sys.modules[RUNNER].Runner._maybe_compile, "__wrapped__"),
+)
+def compile_networks() -> None:
+    """Compile the network of a model of ours; of another the training step, with an optimizer that torch can read."""
+    runner = sys.modules[RUNNER].Runner
+    native = runner._maybe_compile
+
+    @wraps(native)
+    def _maybe_compile(self: Any, target: str) -> None:
+        from agreid_plugin.hosts.mmengine.engine.runner import compile_model
+
+        compile_model(self, partial(native, self), target)
+
+    runner._maybe_compile = _maybe_compile
 
 
 # Configurations --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from agreid_plugin.hosts.mmengine.engine.checkpoint_reader import FASTREID
 from agreid_plugin.hosts.mmengine.engine.checkpoints import newest
 from agreid_plugin.hosts.mmengine.engine.loop import ResumableEpochLoop
 from agreid_plugin.hosts.mmengine.engine.metrics import MultiProtocolMetric
+from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.registry import RUNNERS
 from agreid_plugin.inference.weights import plain_name
 
@@ -173,6 +175,26 @@ def plain_model(runner: Runner) -> nn.Module:
     """Return the model, taken out of a wrapper for many processes, and of one for test-time augmentation."""
     model = runner.model.module if is_model_wrapper(runner.model) else runner.model
     return model.module if isinstance(model, BaseTTAModel) else model
+
+
+def compile_model(runner: Runner, compile_step: Callable[[str], None], target: str) -> None:
+    """Compile what `compile` asks for: of a model of ours the network, of another what mmengine compiles.
+
+    Args:
+        runner: the Runner, its model wrapped already.
+        compile_step: mmengine's own, which compiles the training step with the optimizer's.
+        target: the method that it compiles.
+    """
+    options, model = runner.cfg.get("compile"), plain_model(runner)
+    if not options:
+        return
+    if isinstance(model, ReIDModel) and isinstance(options, bool | dict):
+        model.compile_network(**({} if options is True else options))
+        runner.logger.info("the network is compiled: the first iterations take long")
+        return
+    for optimizer in _optimizers(runner.optim_wrapper):  # groups of `paramwise_cfg` are no plain dictionaries for torch
+        optimizer.param_groups[:] = map(dict, optimizer.param_groups)
+    compile_step(target)
 
 
 def get_method(runner: Runner) -> nn.Module:

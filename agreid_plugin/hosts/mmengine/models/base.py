@@ -10,6 +10,7 @@ from mmengine.model import BaseModule
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
+from agreid_plugin.engine.compilation import resolve_options
 from agreid_plugin.errors import InputError, error_context, require_int, unknown
 from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.data.batches import is_sentence, to_batch
@@ -24,6 +25,10 @@ MODES = ("loss", "predict", "tensor")
 PREPROCESSOR = {"type": "agreid_plugin.ReIDPreprocessor"}
 
 
+def _run_network(method: ReIDMethod, batch: Batch) -> Any:
+    return method(batch)
+
+
 class ReIDModel(PrototypeModel):
     """A method as a model of the host.
 
@@ -32,6 +37,8 @@ class ReIDModel(PrototypeModel):
         data_preprocessor: stacks and normalizes images; `ReIDPreprocessor` without one.
         init_cfg: mmengine's initialization.
     """
+
+    compiled: Callable[[ReIDMethod, Batch], Any] = staticmethod(_run_network)
 
     def __init__(self, method: ReIDMethod, data_preprocessor: Config | None = None, init_cfg: Config | None = None):
         preprocessor = build("data_preprocessor", PREPROCESSOR if data_preprocessor is None else data_preprocessor)
@@ -60,10 +67,18 @@ class ReIDModel(PrototypeModel):
         features = self.features(inputs, data_samples or ())
         return features if mode == "tensor" else self._attach_features(features, data_samples)
 
+    def compile_network(self, **options: Any) -> None:
+        """Have training steps run the method, from images to outputs, compiled; options are those of `torch.compile`.
+
+        Losses, the optimizer's step and tests stay as they are. Parameters keep their names.
+        """
+        options = resolve_options("compile", next(self.parameters()).device, **options)
+        self.compiled = torch.compile(_run_network, **options)
+
     def loss(self, images: Tensor, samples: Sequence[BaseDataElement]) -> dict[str, Tensor]:
         """Return the terms to minimize, `loss_*`, and how often the model is right, `*_accuracy`."""
         batch = self.training_batch(images, samples)
-        outputs = self.method(batch)
+        outputs = self.compiled(self.method, batch)
         return self.method.losses(outputs, batch) | self.accuracies(outputs, batch)
 
     def features(self, images: Tensor | None, samples: Sequence[BaseDataElement]) -> Tensor:
