@@ -44,6 +44,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_model(add(_visa, "visa", "ViSA against our plain form of its equations"))
     _add_model(add(_svpr, "svpr", "SVPR-ReID with its text cached against text computed anew"))
     _add_model(add(_hrmoe, "hrmoe", "TAG-CLIP's experts by view against all experts on all tokens"), "224x224")
+    compiled = add(_compiled, "compile", "training steps compiled by torch.compile against the same without")
+    _add_model(compiled)
+    compiled.add_argument("--backend", default="inductor", metavar="NAME", help="of torch.compile (default: inductor)")
     plrm = add(_plrm, "plrm", "PLRM against a loop over patches")
     plrm.add_argument("--images", type=int, default=64, metavar="N", help="in a batch (default: 64)")
     _add_size(plrm)
@@ -116,6 +119,12 @@ def _hrmoe(args: argparse.Namespace) -> Iterator[str]:
     from bench.hrmoe import bench_hrmoe
 
     return bench_hrmoe(_setting(args), args.rounds)
+
+
+def _compiled(args: argparse.Namespace) -> Iterator[str]:
+    from bench.compiled import bench_compiled
+
+    return bench_compiled(_setting(args), args.rounds, args.backend)
 
 
 def _plrm(args: argparse.Namespace) -> Iterator[str]:
