@@ -21,7 +21,8 @@ from agreid_plugin.data.bad_images import BadImages, log_bad_images
 from agreid_plugin.engine.signals import is_main_process
 from agreid_plugin.errors import InputError
 from agreid_plugin.evaluation.validation import describe_collapse
-from agreid_plugin.nn.expert_usage import UsageCounter, find_idle_experts, flatten_shares, format_shares, merge_usage
+from agreid_plugin.nn.expert_usage import UsageCounter, find_faults, flatten_shares, merge_usage, summarize_shares
+from agreid_plugin.nn.experts import Router
 
 Value = TypeVar("Value")
 
@@ -314,10 +315,14 @@ def gather_objects(value: Value) -> list[Value]:
     return values
 
 
+CENTERED = "; centered routing uses all experts (fast-reid: MODEL.VISA.ROUTING centered, mmengine: routing='centered')"
+
+
 class ExpertUsageLog:
     """Logs after each epoch what share of the training images, or tokens, every expert was given, in all processes.
 
-    An expert that nothing was sent to, or a whole group of them, is warned of. See `Usage` for what a share is.
+    Experts that nothing was sent to, and a router that sends all images alike, are warned of once. See `Usage` for what
+    a share is.
 
     Args:
         model: the model, taken out of a wrapper for many processes.
@@ -330,6 +335,9 @@ class ExpertUsageLog:
     def __init__(self, model: nn.Module, logger: logging.Logger):
         self._counter, self._logger = UsageCounter(model), logger
         self.experts = self._counter.start()
+        routers = [module for module in model.modules() if isinstance(module, Router)]
+        self._remedy = CENTERED if any(router.norm is None for router in routers) else ""
+        self._warned = False
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Log what was counted since the last epoch; return it as `experts/<module>/<view>/<expert>` -> share.
@@ -338,10 +346,12 @@ class ExpertUsageLog:
             epoch: its number, from 1.
         """
         usage = merge_usage(gather_objects(self._counter.take()))
-        self._logger.info("experts of epoch %d, shares in percent:\n%s", epoch, "\n".join(format_shares(usage)))
-        for line in find_idle_experts(usage):
-            # mmengine's logger shows a warning of the same words, before they are filled in, but once
-            self._logger.warning(f"epoch {epoch}: {line}")
+        self._logger.info("experts of epoch %d, least and most used in percent: %s", epoch, summarize_shares(usage))
+        faults = find_faults(usage)
+        if faults and not self._warned:
+            more = f"; likewise in {len(faults) - 1} more of the groups" if len(faults) > 1 else ""
+            self._logger.warning(f"epoch {epoch}: {faults[0]}{more}{self._remedy}")
+            self._warned = True
         return {f"experts/{name}": share for name, share in flatten_shares(usage).items()}
 
     def stop(self) -> None:

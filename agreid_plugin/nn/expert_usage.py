@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -18,6 +19,10 @@ from torch.utils.hooks import RemovableHandle
 from agreid_plugin.types import View
 
 UsageByModule = dict[str, "Usage"]
+LEAST_INFORMATION = 0.05
+"""Nats below which a routing says nothing of what is routed; two experts used evenly, one an item, come to 0.69."""
+MAX_GROUPS = 4
+"""Groups of experts that a line has room for."""
 ForwardHook = Callable[[Any, tuple[Any, ...], Any], None]
 
 
@@ -53,6 +58,7 @@ class Usage:
     routed: Tensor  # (G,) items
     chosen: Tensor  # (G, E) how many of them went to the expert
     weights: Tensor  # (G, E) the sum of their weights for it
+    entropy: Tensor  # (G,) the sum of the entropies of their weights
 
     @classmethod
     def count(cls, call: RoutingRecord) -> Usage:
@@ -60,15 +66,25 @@ class Usage:
         weights = call.weights.detach().double()
         group_of = call.group_of if call.group_of is not None else weights.new_zeros(len(weights), dtype=torch.long)
         member = torch.stack([group_of == group for group in range(len(call.groups))]).double()  # (G, N)
-        return cls(call.top_k, call.groups, member.sum(1), member @ (weights > 0).double(), member @ weights)
+        chosen, entropy = (weights > 0).double(), torch.special.entr(weights).sum(1)
+        return cls(call.top_k, call.groups, member.sum(1), member @ chosen, member @ weights, member @ entropy)
 
     def __add__(self, other: Usage) -> Usage:
-        sums = (getattr(self, name) + getattr(other, name) for name in ("routed", "chosen", "weights"))
+        sums = (getattr(self, name) + getattr(other, name) for name in ("routed", "chosen", "weights", "entropy"))
         return Usage(self.top_k, self.groups, *sums)
 
     def cpu(self) -> Usage:
         """Return the same on the CPU."""
-        return Usage(self.top_k, self.groups, self.routed.cpu(), self.chosen.cpu(), self.weights.cpu())
+        counts = (each.cpu() for each in (self.routed, self.chosen, self.weights, self.entropy))
+        return Usage(self.top_k, self.groups, *counts)
+
+    def information(self, number: int) -> float:
+        """Return the mutual information of items and experts in a group, in nats; 0 where all are sent alike.
+
+        It is the entropy of the mean weights less the mean entropy of an item's weights.
+        """
+        routed = self.routed[number].clamp(min=1)
+        return float(torch.special.entr(self.weights[number] / routed).sum() - self.entropy[number] / routed)
 
     def by_group(self) -> Iterator[tuple[str, int, dict[int, float]]]:
         """Yield each group's name, its number of routed items, and every expert's share of them.
@@ -144,28 +160,38 @@ def flatten_shares(usage: UsageByModule) -> dict[str, float]:
     }
 
 
-def find_idle_experts(usage: UsageByModule) -> list[str]:
-    """Return a line for each group without items, and for each with experts that were never chosen."""
+def find_faults(usage: UsageByModule) -> list[str]:
+    """Return a line for each group without items, with experts never chosen, or that sends all items alike.
+
+    The last is not asked where every item goes to every expert of the group.
+    """
     lines = []
     for name, counted in usage.items():
         for number, (group, routed, shares) in enumerate(counted.by_group()):
-            where = _join_path(name, group)
             idle = [str(expert) for expert in shares if not counted.chosen[number, expert]]
+            found = []
             if not routed:
-                lines.append(f"{where}: the group was never chosen, its experts learn nothing")
+                found.append("the group was never chosen, its experts learn nothing")
             elif idle:
-                found = f"of {len(shares)} experts, {', '.join(idle)} were never chosen in {routed} choices"
-                lines.append(f"{where}: {found}")
+                found.append(f"of {len(shares)} experts, {', '.join(idle)} were never chosen in {routed} choices")
+            if routed > 1 and counted.top_k < len(shares) and counted.information(number) < LEAST_INFORMATION:
+                found.append(f"all images are sent alike ({counted.information(number):.3f} nats of information)")
+            if found:
+                lines.append(f"{_join_path(name, group)}: {', '.join(found)}")
     return lines
 
 
-def format_shares(usage: Mapping[str, Usage]) -> list[str]:
-    """Return a line for each group with every expert's share in percent."""
-    return [
-        f"{_join_path(name, group)}: " + "  ".join(f"{expert}: {100 * share:.1f}" for expert, share in shares.items())
+def summarize_shares(usage: Mapping[str, Usage]) -> str:
+    """Return the share of the least and the most used expert of each group in percent, in one line."""
+    found = [
+        (_join_path(name, group), 100 * min(shares.values()), 100 * max(shares.values()))
         for name, counted in usage.items()
         for group, _, shares in counted.by_group()
     ]
+    if len(found) <= MAX_GROUPS:
+        return ", ".join(f"{name} {least:.0f} - {most:.0f}" for name, least, most in found)
+    (where, least, _), (there, _, most) = min(found, key=itemgetter(1)), max(found, key=itemgetter(2))
+    return f"{len(found)} groups, least {least:.0f} ({where}), most {most:.0f} ({there})"
 
 
 def group_name(number: int, groups: int) -> str:

@@ -1,5 +1,7 @@
 """Counting what experts are given, by hand and in the three methods that have any."""
 
+import math
+
 import pytest
 import torch
 from small_svpr import batch as svpr_batch
@@ -13,11 +15,11 @@ from agreid_plugin.nn.expert_usage import (
     RoutingRecord,
     Usage,
     UsageCounter,
-    find_idle_experts,
+    find_faults,
     flatten_shares,
-    format_shares,
     group_name,
     merge_usage,
+    summarize_shares,
 )
 from agreid_plugin.nn.experts import Router
 
@@ -53,11 +55,31 @@ def test_where_all_are_chosen_shares_are_of_the_weights():
 
 def test_what_was_never_chosen_is_told():
     idle = Usage.count(RoutingRecord(torch.tensor([[1.0, 0.0, 0.0]] * 4), 1, (range(3),)))
-    assert find_idle_experts({"a": by_hand(), "b": idle}) == [
+    assert find_faults({"a": by_hand(), "b": idle}) == [
         "a/ground: the group was never chosen, its experts learn nothing",
-        "b: of 3 experts, 1, 2 were never chosen in 4 choices",
+        "b: of 3 experts, 1, 2 were never chosen in 4 choices, all images are sent alike (0.000 nats of information)",
     ]
-    assert format_shares({"b": idle}) == ["b: 0: 100.0  1: 0.0  2: 0.0"]
+
+
+def test_information_by_hand():
+    """Mean weights 1/2 and 1/2 have an entropy of log 2, an item's 0 or log 2."""
+    apart, alike = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([[0.5, 0.5, 0.0]] * 2)
+    usage = Usage.count(RoutingRecord(torch.cat([apart, alike]), 2, (range(3),) * 2, torch.tensor([0, 0, 1, 1])))
+    assert [usage.information(group) for group in range(2)] == pytest.approx([math.log(2), 0.0])
+    assert (usage + usage).information(0) == pytest.approx(math.log(2))
+    (fault,) = [line for line in find_faults({"a": usage}) if "alike" in line]
+    assert fault.startswith("a/ground")
+
+
+def test_where_all_are_chosen_no_information_is_asked_for():
+    assert find_faults({"a": Usage.count(RoutingRecord(torch.tensor([[0.5, 0.5]] * 4), 2, (range(2),)))}) == []
+
+
+def test_shares_in_one_line():
+    one = by_hand()
+    assert summarize_shares({"a": one}) == "a/aerial 33 - 100, a/ground 0 - 0"
+    many = {name: Usage.count(RoutingRecord(torch.tensor([[0.7, 0.3]]), 2, (range(2),))) for name in "bcd"}
+    assert summarize_shares({"a": one, **many}) == "5 groups, least 0 (a/ground), most 100 (a/aerial)"
 
 
 def test_processes_are_added_up():

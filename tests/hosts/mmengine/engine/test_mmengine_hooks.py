@@ -133,7 +133,7 @@ def test_every_experts_share_is_told_after_each_epoch(trained):
     assert all("CARGO/ALL/mAP" in each for each in told)  # tools look for it in every record of a validation
     for group in groups:  # two of three experts each
         assert sum(told[1][f"{group}/{expert}"] for expert in range(3)) == pytest.approx(2)
-    assert "shares in percent" in log_of(trained)
+    assert "experts of epoch 2, least and most used in percent" in log_of(trained)
 
 
 def test_watching_ends_with_training(trained):

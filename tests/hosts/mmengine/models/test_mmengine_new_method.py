@@ -101,7 +101,7 @@ def test_a_method_needs_its_own_file_alone(fastreid_command, recipe, tmp_path):
     trained = fastreid_command("train", "--config", recipe, "--output", tmp_path / "run")
     assert trained.code == 0, trained.err
     assert "parameters in 2 groups, 1 frozen" in trained.out
-    assert "experts of epoch 1, shares in percent:\nbackbone.gate" in trained.out
+    assert "experts of epoch 1, least and most used in percent: backbone.gate" in trained.out
     setup = json.loads((tmp_path / "run" / "run_card.json").read_text())["setup"]
     assert setup["architecture"] == "Foo"
 
