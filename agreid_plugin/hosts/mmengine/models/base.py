@@ -64,6 +64,8 @@ class ReIDModel(PrototypeModel):
             return self.loss(inputs, data_samples or ())
         if mode == "predict" and self.prototype_vecs is not None:
             return self._match_prototypes(inputs, data_samples)
+        if mode == "tensor" and data_samples is None and inputs is not None:
+            return self.extract_feat(inputs)
         features = self.features(inputs, data_samples or ())
         return features if mode == "tensor" else self._attach_features(features, data_samples)
 
