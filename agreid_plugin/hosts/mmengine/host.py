@@ -36,6 +36,7 @@ from agreid_plugin.hosts.mmengine.config.loading import (
     type_name,
     without_pretrained,
 )
+from agreid_plugin.hosts.mmengine.config.unread_keys import UnreadNames, record_reads
 from agreid_plugin.hosts.mmengine.engine.features import prepare_evaluation
 from agreid_plugin.hosts.mmengine.engine.hooks import card_facts, close_run_cards
 from agreid_plugin.hosts.mmengine.engine.runner import (
@@ -202,6 +203,8 @@ class Training:
             check_modules(self._runner.cfg, plain_model(self._runner))
             self._runner.register_hook(StepReporter(), priority="VERY_HIGH")
             self._runner.register_hook(self._errors)
+            self._runner.cfg = record_reads(self._runner.cfg)
+            self._runner.register_hook(UnreadNames(run.request.config_file, run.request.overrides))
             self._runner.interruption = interruption
 
     def train(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from mmengine.registry import Registry
 from mmengine.runner import Runner
 from torch import nn
 from torch.optim import SGD
+from torch.utils.data import DataLoader
 
 import agreid_plugin
 from agreid_plugin.data.workers import describe_crash
@@ -40,6 +41,13 @@ EXTRA_RUNNER_KEYS = {
 """Keys at the top of a configuration that mmengine reads besides the arguments of its Runner, and what they take."""
 ENVIRONMENT_KEYS = {"mp_cfg": dict, "dist_cfg": dict, "resource_limit": int, "cudnn_benchmark": bool}
 """Entries of `env_cfg`."""
+DIST_KEYS = ("backend", "timeout", "init_backend", "port")
+"""What mmengine's launchers and ours read of `env_cfg.dist_cfg`."""
+SCALING_KEYS = ("enable", "base_batch_size")
+"""Entries of `auto_scale_lr`."""
+DEFAULT_HOOKS = ("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler", "checkpoint")
+"""Hooks that mmengine adds by itself, and leaves out where `default_hooks` has None for them."""
+CLIPPERS = {"norm": nn.utils.clip_grad_norm_, "value": nn.utils.clip_grad_value_}
 MODULE_KEYS = ("activation_checkpointing", "efficient_conv_bn_eval")
 """Keys that name parts of the model."""
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
@@ -153,9 +161,16 @@ def check_config(cfg: Config, keys: Collection[str]) -> None:
         InputError: one line with the place, the value and what is possible there.
     """
     chosen = {name: value for name, value in cfg.items() if name in keys}
+    if isinstance(hooks := chosen.get("default_hooks"), Mapping):
+        _check_names("default_hooks without a hook,", [name for name in hooks if hooks[name] is None], DEFAULT_HOOKS)
+        chosen["default_hooks"] = {name: hook for name, hook in hooks.items() if hook is not None}
     require_kinds("", Runner, {name: value for name, value in chosen.items() if value is not None})
     _check_kinds("", chosen, EXTRA_RUNNER_KEYS)
-    _check_kinds("env_cfg.", chosen.get("env_cfg") or {}, ENVIRONMENT_KEYS)
+    environment = chosen.get("env_cfg") or {}
+    _check_kinds("env_cfg.", environment, ENVIRONMENT_KEYS)
+    _check_names("env_cfg", environment, ENVIRONMENT_KEYS)
+    _check_names("env_cfg.dist_cfg", environment.get("dist_cfg") or {}, DIST_KEYS)
+    _check_names("auto_scale_lr", chosen.get("auto_scale_lr") or {}, SCALING_KEYS)
     for name in LOADERS:
         _check_loader(name, chosen.get(name) or {})
     _check_optimizer(chosen.get("optim_wrapper") or {})
@@ -276,9 +291,16 @@ def _check_kinds(prefix: str, values: Mapping[str, Any], hints: Mapping[str, Any
             raise InputError(str(wrong))
 
 
+def _check_names(where: str, names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise unknown(where, name, known)
+
+
 def _check_loader(name: str, loader: Any) -> None:
     if not isinstance(loader, Mapping):  # one that was made already
         return
+    _check_names(name, loader, {*inspect.signature(DataLoader).parameters, "num_batch_per_epoch"})
     for key, least in (("batch_size", 1), ("num_workers", 0)):
         value = loader.get(key, least)
         if not isinstance(value, int) or value < least:
@@ -298,9 +320,18 @@ def _check_optimizer(wrapper: Any) -> None:
     if not isinstance(settings, Mapping):
         raise InputError(f"optim_wrapper.paramwise_cfg={settings!r} should be a dictionary")
     if wrapper.get("constructor", DEFAULT_CONSTRUCTOR) == DEFAULT_CONSTRUCTOR:
-        for name in settings:
-            if name not in PARAMWISE_KEYS:
-                raise unknown("optim_wrapper.paramwise_cfg", name, PARAMWISE_KEYS)
+        _check_names("optim_wrapper.paramwise_cfg", settings, PARAMWISE_KEYS)
+        for module, options in (settings.get("custom_keys") or {}).items():
+            if not isinstance(options, Mapping):
+                raise InputError(f"optim_wrapper.paramwise_cfg.custom_keys.{module}={options!r} should be a dictionary")
+    _check_clipping(wrapper.get("clip_grad") or {})
+
+
+def _check_clipping(options: Any) -> None:
+    kind = options.get("type", "norm") if isinstance(options, Mapping) else None
+    if kind in CLIPPERS:
+        known = [*list(inspect.signature(CLIPPERS[kind]).parameters)[1:], "type"]
+        _check_names("optim_wrapper.clip_grad", options, known)
 
 
 def _check_part(part: Part) -> None:
