@@ -30,6 +30,15 @@ class MissingInputError(InputError, FileNotFoundError):
     """A file or folder that does not exist: bad input, and the error that Python and the hosts raise for it."""
 
 
+def input_error_like(error: BaseException, message: str) -> InputError:
+    """Return bad input that can also be caught as the error of a host or a library that it stands for."""
+    kind = type(error)
+    members = {"__str__": ValueError.__str__, "__reduce__": lambda self: (InputError, self.args)}
+    found = type(kind.__name__, (InputError, kind), members)(message)
+    vars(found).update(vars(error))
+    return found
+
+
 def printable(text: str) -> str:
     """Return a text, as a file's name, with line breaks, control characters and undecodable bytes escaped."""
     if text.isprintable():

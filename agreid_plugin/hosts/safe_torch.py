@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -51,6 +52,7 @@ class _SafeHub(ModuleType):
         return getattr(torch.hub, name)
 
     @staticmethod
+    @wraps(torch.hub.load_state_dict_from_url)
     def load_state_dict_from_url(url: str, **options: Any) -> Any:
         """Download a file and read it."""
         return torch.hub.load_state_dict_from_url(url, **{**options, "weights_only": True})

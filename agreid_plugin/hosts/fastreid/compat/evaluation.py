@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 import torch
 
-from agreid_plugin.errors import InputError
+from agreid_plugin.errors import input_error_like
 from agreid_plugin.evaluation.ranking import rank
 from agreid_plugin.hosts.fastreid.compat.names import host, replace
 from agreid_plugin.hosts.host_fixes import HostFixes
@@ -53,15 +53,19 @@ def exact_ranking() -> None:
     module = host("evaluation.rank")
     host_rank = module.evaluate_rank
 
-    def evaluate_rank(distmat, q_pids, g_pids, q_camids, g_camids, max_rank=50, use_metric_cuhk03=False, **kwargs):
+    @wraps(host_rank)
+    def evaluate_rank(
+        distmat, q_pids, g_pids, q_camids, g_camids, max_rank=50, use_metric_cuhk03=False, use_cython=True
+    ):
         if use_metric_cuhk03:
-            return host_rank(distmat, q_pids, g_pids, q_camids, g_camids, max_rank, True, **kwargs)
+            return host_rank(distmat, q_pids, g_pids, q_camids, g_camids, max_rank, True, use_cython)
         same_person = q_pids[:, None] == g_pids[None]
         ranking = rank(distmat, same_person, same_person & (q_camids[:, None] == g_camids[None]), max_rank)
         if not ranking.valid.any():
-            raise InputError(
+            raise input_error_like(
+                AssertionError(),
                 f"none of the {len(q_pids)} queries has a match in the gallery ({len(g_pids)} images) "
-                "under another camera: check the split and the camera numbers"
+                "under another camera: check the split and the camera numbers",
             )
         return ranking.cmc, list(ranking.precision), list(ranking.inverse_penalty)
 
@@ -82,6 +86,7 @@ def roc_of_same_person() -> None:
     module = host("evaluation.roc")
     host_roc = module.evaluate_roc
 
+    @wraps(host_roc)
     def evaluate_roc(*args: Any, **kwargs: Any):
         distances, strangers = host_roc(*args, **kwargs)
         return -distances, 1 - strangers
@@ -101,7 +106,7 @@ def reranking_on_cpu() -> None:
     module = host("utils.compute_dist")
     native = module.compute_jaccard_distance
 
-    def compute_jaccard_distance(features, k1=20, k2=6, search_option=3, fp16=False):  # noqa: ARG001
+    def compute_jaccard_distance(features, k1=20, k2=6, search_option=0, fp16=False):  # noqa: ARG001
         count = len(features)
         return native(features.float().cpu().contiguous(), min(k1, count), min(k2, count), search_option=3, fp16=fp16)
 

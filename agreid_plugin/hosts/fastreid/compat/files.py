@@ -15,7 +15,7 @@ import torch
 import yaml
 from torch import nn
 
-from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.errors import InputError, first_line, input_error_like
 from agreid_plugin.hosts.fastreid.compat.names import host, replace
 from agreid_plugin.hosts.host_fixes import HostFixes
 from agreid_plugin.hosts.safe_torch import SafeTorch
@@ -38,7 +38,7 @@ def safe_checkpoints() -> None:
     """Load tensors and plain values only, from the host's format or a plain state dict."""
     from agreid_plugin.nn.checkpoints import read_checkpoint
 
-    host("utils.checkpoint").Checkpointer._load_file = lambda self, path: read_checkpoint(path)  # noqa: ARG005
+    host("utils.checkpoint").Checkpointer._load_file = lambda self, f: read_checkpoint(f)  # noqa: ARG005
 
 
 @fix(
@@ -125,8 +125,9 @@ def _explain_misfits(build: Callable[..., nn.Module], safe: SafeTorch) -> Callab
         except MISFIT_ERRORS as error:
             if safe.files_read == before:
                 raise
-            raise InputError(
-                f"MODEL.BACKBONE.PRETRAIN_PATH {node.PRETRAIN_PATH} is not for {node.NAME}: {misfit_reason(error)}"
+            path, reason = node.PRETRAIN_PATH, misfit_reason(error)
+            raise input_error_like(
+                error, f"MODEL.BACKBONE.PRETRAIN_PATH {path} is not for {node.NAME}: {reason}"
             ) from error
 
     return build_backbone

@@ -73,7 +73,7 @@ def bilevel_images() -> None:
     """Read a one-bit image as gray."""
     native = host("data.transforms.functional").to_tensor
 
-    def to_tensor(picture):
-        return native(picture.convert("L") if getattr(picture, "mode", "") == "1" else picture)
+    def to_tensor(pic):
+        return native(pic.convert("L") if getattr(pic, "mode", "") == "1" else pic)
 
     replace("to_tensor", to_tensor, "data.transforms.functional", "data.transforms.transforms")

@@ -37,6 +37,7 @@ def optimizer_without_flat_buffer() -> None:
     solver = host("solver.build")
     host_build, host_params = solver.build_optimizer, solver.get_default_optimizer_params
 
+    @wraps(host_params)
     def merged_params(*args: Any, **kwargs: Any) -> list[dict]:
         groups: dict[tuple, dict] = {}
         for group in host_params(*args, **kwargs):
@@ -104,7 +105,7 @@ def seed_by_configuration() -> None:
         native(cfg, args)
         seed_all_rng(cfg.SEED + host("utils.comm").get_rank() if cfg.SEED >= 0 else None)
 
-    module.seed_all_rng = lambda: None  # the host's call in its set-up
+    module.seed_all_rng = lambda seed=None: None  # noqa: ARG005 - the host's call in its set-up
     replace("default_setup", default_setup, "engine.defaults", "engine")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from agreid_plugin.engine.distributed.process_group import default_backend, prep
 class AnyDeviceDataParallel(DistributedDataParallel):
     """`DistributedDataParallel` on this process's GPU, or on none for a CPU model, whatever the host asks."""
 
+    @wraps(DistributedDataParallel.__init__)
     def __init__(self, module: nn.Module, device_ids: list[int] | None = None, **kwargs: Any):
         on_gpu = next(module.parameters()).is_cuda and device_ids is not None
         super().__init__(module, device_ids=[torch.cuda.current_device()] if on_gpu else None, **kwargs)
@@ -39,14 +41,14 @@ def distributed_worker(
     local_rank: int,
     main_func: Callable,
     world_size: int,
-    processes_per_machine: int,
+    num_gpus_per_machine: int,
     machine_rank: int,
     dist_url: str,
     args: tuple,
 ) -> None:
     """Join the process group and run `main_func`: what the host's own `launch` starts in each spawned process."""
-    prepare_device(local_rank, processes_per_machine)
-    rank = machine_rank * processes_per_machine + local_rank
+    prepare_device(local_rank, num_gpus_per_machine)
+    rank = machine_rank * num_gpus_per_machine + local_rank
     dist.init_process_group(default_backend(), init_method=dist_url, world_size=world_size, rank=rank)
     comm.synchronize()
     try:

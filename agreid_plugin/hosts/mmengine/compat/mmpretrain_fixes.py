@@ -183,15 +183,15 @@ def gallery_counts_images_once() -> None:
     """Divide each feature by the number of processes that have encoded its image."""
     module = sys.modules[RETRIEVER]
 
-    def encode_gallery(self, loader) -> torch.Tensor:
+    def encode_gallery(self, data_loader) -> torch.Tensor:
         self.eval()
         features = times = None
-        for batch in module.track_on_main_process(loader, "Prepare prototype"):
+        for batch in module.track_on_main_process(data_loader, "Prepare prototype"):
             found = self(**self.data_preprocessor(batch, False))
             found = found[-1] if isinstance(found, tuple) else found  # (B, D)
             if features is None:
-                features = torch.zeros(len(loader.dataset), found.shape[-1])
-                times = torch.zeros(len(loader.dataset), 1)
+                features = torch.zeros(len(data_loader.dataset), found.shape[-1])
+                times = torch.zeros(len(data_loader.dataset), 1)
             places = [sample.get("sample_idx") for sample in batch["data_samples"]]
             features[places] = found.to(features)
             times[places] = 1

@@ -22,7 +22,7 @@ from mmengine.logging import HistoryBuffer, MessageHub
 from torch import Tensor
 
 from agreid_plugin.data.files import leads_outside
-from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.errors import InputError, first_line, input_error_like
 from agreid_plugin.nn.checkpoints import is_torchscript, read_content
 
 HUB = "message_hub"
@@ -121,19 +121,26 @@ def _restore(path: Path, name: str, stored: Any) -> Any:
 
 
 def load_from_url(
-    url: str, model_dir: str | None = None, map_location: Any = None, progress: bool = True, **_: Any
+    url: str,
+    model_dir: str | None = None,
+    map_location: Any = None,
+    progress: bool = True,
+    check_hash: bool = False,
+    file_name: str | None = None,
+    weights_only: bool = False,  # noqa: ARG001 - it always is
 ) -> dict[str, Any]:
-    """Download a checkpoint, unless it has been, and read it as `load_from_local` does."""
+    """Download a checkpoint, unless it has been, and read it as `load_from_local` does; arguments as torch has them."""
     folder = Path(model_dir or Path(torch.hub.get_dir()) / "checkpoints")
-    name = urlsplit(url).path.rpartition("/")[2]
+    name = file_name or urlsplit(url).path.rpartition("/")[2]
     if leads_outside(name) or name in ("", "."):
         raise InputError(f"{url} names no file: name a checkpoint")
     if not (folder / name).exists():
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            torch.hub.download_url_to_file(url, str(folder / name), progress=progress)
+            prefix = torch.hub.HASH_REGEX.search(name) if check_hash else None
+            torch.hub.download_url_to_file(url, str(folder / name), prefix and prefix[1], progress=progress)
         except OSError as error:
-            raise InputError(f"{url} cannot be downloaded: {first_line(error)}") from None
+            raise input_error_like(error, f"{url} cannot be downloaded: {first_line(error)}") from None
     return load_from_local(str(folder / name), map_location)
 
 
