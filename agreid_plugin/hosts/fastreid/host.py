@@ -28,6 +28,7 @@ from agreid_plugin.evaluation.evaluation_sets import add_validation
 from agreid_plugin.hosts.fastreid import compat
 from agreid_plugin.hosts.fastreid.config import checks
 from agreid_plugin.hosts.fastreid.config.loading import import_all, load_config, use_cpu_without_gpu, with_value
+from agreid_plugin.hosts.fastreid.config.unread_keys import record_reads
 from agreid_plugin.hosts.fastreid.data.attributes import with_attributes
 from agreid_plugin.hosts.fastreid.data.datasets import get_dataset_name, is_made_first, make_missing
 from agreid_plugin.hosts.fastreid.data.predictions import (
@@ -122,7 +123,7 @@ def _check_data(cfg, world_size: int) -> None:
 @contextmanager
 def process(run: Run) -> Iterator[Run]:
     """Set up this process as the host does, with its generators bound to `SEED`; a resumed run keeps a drawn one."""
-    cfg = run.config
+    cfg = record_reads(run.config)
     import_all(cfg.CUSTOM_IMPORTS)
     with local_group(current_process().place.machine) if dist.is_initialized() else nullcontext():
         logger = setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank())

@@ -22,7 +22,7 @@ from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import check_text, select_items
 from agreid_plugin.hosts.fastreid.data.transforms import check_pipeline
 from agreid_plugin.hosts.fastreid.engine.solver import check_solver
-from agreid_plugin.hosts.fastreid.models.base import check_head, get_method_class, takes_any_backbone
+from agreid_plugin.hosts.fastreid.models.base import get_method_class, takes_any_backbone
 from agreid_plugin.hosts.fastreid.models.losses import check_losses
 
 SCHEDULES = ("MultiStepLR", "CosineAnnealingLR")
@@ -81,7 +81,6 @@ def check_model(cfg) -> None:
             ("MODEL.HEADS.POOL_LAYER", [cfg.MODEL.HEADS.POOL_LAYER], pooling.__all__),
         )
     )
-    check_head(cfg)
     check_losses(cfg)
     check_text(cfg)
     _check_pretrained(cfg.MODEL.BACKBONE)

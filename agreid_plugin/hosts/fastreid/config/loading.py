@@ -278,11 +278,13 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> CfgNode:
     imports = _imports(files, given)
     import_all(imports)  # first, as they may declare keys
     cfg = get_cfg()
-    for key, value, where in _flatten(files):
+    origins: dict[str, tuple[int, str]] = {}
+    settings = [*_flatten(files), *((key, value, len(files), "command line") for key, value in given)]
+    for key, value, place, where in settings:
         _set(cfg, key, value, where)
-    for key, value in given:
-        _set(cfg, key, value, "command line")
+        origins[key] = (place, where)
     cfg.CUSTOM_IMPORTS = imports
+    cfg.__dict__["origins"] = origins
     return cfg
 
 
@@ -328,19 +330,20 @@ def _read_yaml(path: Path) -> dict:
     return content
 
 
-def _flatten(files: list[tuple[Path, dict]]) -> Iterator[tuple[str, Any, str]]:
+def _flatten(files: list[tuple[Path, dict]]) -> Iterator[tuple[str, Any, int, str]]:
+    """Yield every key with its value, and the number and the name of the file that has it."""
     known_nodes = set(_node_paths(get_cfg()))
 
-    def walk(content: dict, prefix: str, where: str) -> Iterator[tuple[str, Any, str]]:
+    def walk(content: dict, prefix: str, *file: Any) -> Iterator[tuple[str, Any, int, str]]:
         for name, value in content.items():
             path = f"{prefix}{name}"
             if isinstance(value, dict) and path in known_nodes:
-                yield from walk(value, f"{path}.", where)
+                yield from walk(value, f"{path}.", *file)
             else:
-                yield path, value, where
+                yield path, value, *file
 
-    for path, content in files:
-        yield from walk(content, "", str(path))
+    for place, (path, content) in enumerate(files):
+        yield from walk(content, "", place, str(path))
 
 
 def _node_paths(node: CfgNode, prefix: str = "") -> Iterator[str]:

@@ -158,14 +158,15 @@ def get_parser_options(cfg, name: str) -> dict[str, Any]:
     source, custom = get_source(name), cfg.DATASETS.OWN
     if source is None:
         return {}
-    cameras = {"aerial_cameras": tuple(custom.AERIAL_CAMERAS)}
-    pattern = {"pattern": custom.PATTERN} if custom.PATTERN else {}
-    by_parser: dict[str, dict[str, Any]] = {
-        "CP2108": {"attribute_level": cfg.DATASETS.ATTRIBUTE_LEVEL},
-        "csv": cameras,
-        "folder": {**cameras, **pattern, "identity_folders": custom.IDENTITY_FOLDERS},
-    }
-    return {"skip_bad_names": cfg.DATASETS.SKIP_BAD_NAMES, "options": by_parser.get(source, {})}
+    options: dict[str, Any] = {}
+    if source == "CP2108":
+        options["attribute_level"] = cfg.DATASETS.ATTRIBUTE_LEVEL
+    if source in ("csv", "folder"):
+        options["aerial_cameras"] = tuple(custom.AERIAL_CAMERAS)
+    if source == "folder":
+        options |= {"pattern": custom.PATTERN} if custom.PATTERN else {}
+        options["identity_folders"] = custom.IDENTITY_FOLDERS
+    return {"skip_bad_names": cfg.DATASETS.SKIP_BAD_NAMES, "options": options}
 
 
 def host_name(dataset: str, protocol: str = "") -> str:

@@ -86,10 +86,14 @@ def _try_pipeline(pipeline: list[Transform]) -> None:
 
 def check_pipeline(entries: Sequence[Any]) -> None:
     """Refuse unknown names before anything is built."""
-    for entry in entries:
-        name, _ = _parse(entry)
+    for name in list_names(entries):
         if name not in TRANSFORMS:
             raise unknown("INPUT.PIPELINE", name, TRANSFORMS)
+
+
+def list_names(entries: Sequence[Any]) -> list[str]:
+    """Return the names of the transforms of `INPUT.PIPELINE`."""
+    return [_parse(entry)[0] for entry in entries]
 
 
 def _parse(entry: Any) -> tuple[str, dict[str, Any]]:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from functools import cache
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from agreid_plugin.engine.signals import Interruption
 from agreid_plugin.errors import InputError, MissingInputError
 from agreid_plugin.hosts.fastreid import host
 from agreid_plugin.hosts.fastreid.config.loading import describe_keys, import_all, resolve_imports, with_value
+from agreid_plugin.hosts.fastreid.config.unread_keys import peek
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.datasets import get_source
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
@@ -45,17 +45,14 @@ def find_reason(cfg: Any) -> str:
 
     That is a key that is not at its default, but for `READ_BY_ALL`, or a method, a sampler or a dataset of ours.
     """
-    try:
-        return next(_list_reasons(cfg), "")
-    except AttributeError:  # no configuration
-        return ""
+    return next(_list_reasons(cfg), "") if isinstance(cfg, CfgNode) else ""
 
 
 def _list_reasons(cfg: Any) -> Iterator[str]:
     defaults = get_cfg()
     for key in describe_keys():
-        with suppress(AttributeError):  # it was declared after the configuration was made
-            if not key.startswith(READ_BY_ALL) and attrgetter(key)(cfg) != attrgetter(key)(defaults):
+        with suppress(KeyError):  # it was declared after the configuration was made
+            if not key.startswith(READ_BY_ALL) and peek(cfg, key) != peek(defaults, key):
                 yield key
     architecture = META_ARCH_REGISTRY._obj_map.get(cfg.MODEL.META_ARCHITECTURE)
     if isinstance(architecture, type) and issubclass(architecture, HostMethod):

@@ -21,6 +21,7 @@ from agreid_plugin.evaluation.evaluation_sets import EvaluationSet, add_validati
 from agreid_plugin.evaluation.results import FILE_NAME as RESULTS
 from agreid_plugin.hosts.fastreid.config.checks import best_metric
 from agreid_plugin.hosts.fastreid.config.loading import with_value
+from agreid_plugin.hosts.fastreid.config.unread_keys import record_reads, refuse_unread
 from agreid_plugin.hosts.fastreid.data import loaders
 from agreid_plugin.hosts.fastreid.data.text import ImagesThenCaptions
 from agreid_plugin.hosts.fastreid.engine import solver
@@ -54,6 +55,7 @@ class Trainer(ResumableTrainer):
     _began = False
 
     def __init__(self, cfg):
+        cfg = record_reads(cfg)
         self.test_sets = [add_validation(test_set) for test_set in test_sets(cfg)]
         super().__init__(cfg)
         self.warmup_iters = solver.warmup_iterations(cfg, self.iters_per_epoch)
@@ -66,6 +68,7 @@ class Trainer(ResumableTrainer):
             check_test_labels(method, test_set, "MODEL.VIEW")
         if cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.ON_CPU:
             self._trainer.enabled = True
+        refuse_unread(self.cfg)
 
     @classmethod
     def build_train_loader(cls, cfg):

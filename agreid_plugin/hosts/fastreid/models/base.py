@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import torch
 from fastreid import modeling
-from fastreid.config import get_cfg
 from fastreid.engine.hooks import HookBase
 from fastreid.evaluation import inference_context
 from fastreid.layers import pooling
@@ -39,8 +38,6 @@ from agreid_plugin.types import VIEW_SOURCES, Batch, HeadOutputs, ReIDMethod
 _logger = logging.getLogger("fastreid.train")
 
 OUR_HEAD = "BNNeckHead"
-HEAD_OPTIONS = ("CLS_LAYER", "SCALE", "MARGIN", "EMBEDDING_DIM", "NECK_FEAT")
-"""Options of the host's `EmbeddingHead` only."""
 VIEW = "view"  # the option that all methods share one key for
 KEYS = (
     Key("MODEL.VIEW", "given", "Where the view of a test image comes from, if the method needs it: given | predicted."),
@@ -230,19 +227,6 @@ def find_core(cfg, method: type[HostMethod]) -> nn.Module:
 def head_parts(cfg) -> tuple[int, Callable[[int, int], nn.Module], nn.ModuleDict]:
     """Return identities, what makes heads, and their losses: what methods take after the backbone."""
     return cfg.MODEL.HEADS.NUM_CLASSES, partial(make_head, cfg), build_objectives(cfg)
-
-
-def check_head(cfg) -> None:
-    """Refuse options of the host's heads that `BNNeckHead` has not: it would train as if they were not there."""
-    heads, defaults = cfg.MODEL.HEADS, get_cfg().MODEL.HEADS
-    if heads.NAME != OUR_HEAD:
-        return
-    for option in HEAD_OPTIONS:
-        if heads[option] != defaults[option]:
-            raise InputError(
-                f"MODEL.HEADS.{option} is {heads[option]}, which {OUR_HEAD} has not: take MODEL.HEADS.NAME "
-                f"EmbeddingHead, or leave it at {defaults[option]}"
-            )
 
 
 @REID_HEADS_REGISTRY.register()

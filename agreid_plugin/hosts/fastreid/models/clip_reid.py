@@ -135,12 +135,12 @@ class PromptStage(HookBase):
     """
 
     def __init__(self, cfg):
-        self._cfg = cfg
+        self._cfg, self._stored = cfg, cfg.MODEL.CLIP_REID.STAGE1.PROMPTS
 
     def before_train(self) -> None:
         """Run the stage, or say why not."""
         method, train_set = plain(self.trainer.model), self.trainer.data_loader.dataset
-        stored = self._cfg.MODEL.CLIP_REID.STAGE1.PROMPTS
+        stored = self._stored
         if method.text_classifier.ready:
             _logger.info("stage 1 is not run: the loaded weights hold the texts of their identities")
         elif stored:

@@ -137,16 +137,6 @@ def test_depths_of_the_hosts_networks_are_those_that_it_builds(tiny, name):
         check_config(load_config(tiny, [*overrides, f"{depth}q"]))
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("CLS_LAYER", "ArcSoftmax"), ("SCALE", 64), ("MARGIN", 0.35), ("NECK_FEAT", "after")]
-)
-def test_options_that_our_head_has_not_are_refused(tiny, option, value):
-    overrides = [f"MODEL.HEADS.{option}", str(value)]
-    with pytest.raises(InputError, match=f"MODEL.HEADS.{option} is {value}, which BNNeckHead has not"):
-        check_config(load_config(tiny, overrides))
-    check_config(load_config(tiny, [*overrides, "MODEL.HEADS.NAME", "EmbeddingHead"]))
-
-
 def test_vdts_backbone_serves_the_hosts_baseline_and_circle_loss(tiny):
     losses = "('CrossEntropyLoss', 'CircleLoss')"
     model = built(tiny, "MODEL.META_ARCHITECTURE", "Baseline", *VDT[2:], "MODEL.LOSSES.NAME", losses).train()
