@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from fastreid import modeling
+from fastreid.config import get_cfg
 from fastreid.engine.hooks import HookBase
 from fastreid.evaluation import inference_context
 from fastreid.layers import pooling
