@@ -380,11 +380,13 @@ def _set(cfg: CfgNode, path: str, value: Any, where: str) -> None:
 
 def _nearest_key(path: str, cfg: CfgNode) -> str:
     keys = list(key_paths(cfg))
+    group, name = path.partition(".")[0], path.rpartition(".")[2]
+    if same := [key for key in keys if key.startswith(f"{group}.") and key.endswith(f".{name}")]:
+        return f" (did you mean {get_close_matches(path, same, n=1, cutoff=0)[0]}?)"
     hint = did_you_mean(path, keys if "." in path else cfg)
     if hint:
         return hint
-    # A key in the wrong group: look for one of its name, or nearly, anywhere.
-    name = path.rsplit(".", 1)[-1]
+    # A key in the wrong group: look for one of nearly its name anywhere.
     by_name = {key.rsplit(".", 1)[-1]: key for key in keys}
     near = get_close_matches(name, by_name, n=1)
     return f" (did you mean {by_name[near[0]]}?)" if near else ""
