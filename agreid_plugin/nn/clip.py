@@ -45,6 +45,7 @@ class ImageTower(nn.Module):
     Attributes:
         visual: the `VisionTransformer` of open_clip.
         width: C.
+        embed_width: width of `patches`.
         depth: number of blocks.
         embed_dim: E.
         image_size: (rows, columns) of images.
@@ -56,6 +57,7 @@ class ImageTower(nn.Module):
         super().__init__()
         self.visual = visual
         self.width, self.embed_dim = visual.proj.shape
+        self.embed_width = self.width
         self.depth = len(visual.transformer.resblocks)
         self.image_size, self.grid = visual.image_size, visual.grid_size
         self.num_patches = self.grid[0] * self.grid[1]
@@ -72,6 +74,18 @@ class ImageTower(nn.Module):
             raise InputError(f"images={tuple(images.shape)} should be (images, 3, {rows}, {cols}): see image_size")
         embedded = self.visual.conv1(images).flatten(2).transpose(1, 2)
         return embedded + self.visual.positional_embedding[1:].to(embedded.dtype)
+
+    def enter(self, tokens: Tensor) -> Tensor:
+        """Return tokens of a method as the first block takes them: (..., C)."""
+        return self.visual.ln_pre(tokens)
+
+    def freeze_projection(self) -> None:
+        """Leave the projection to the space of both towers as it is."""
+        self.visual.proj.requires_grad_(False)
+
+    def freeze_patches(self) -> None:
+        """Leave the embedding of patches as it is."""
+        self.visual.conv1.requires_grad_(False)
 
     def start(self, images: Tensor) -> Tensor:
         """Return the tokens that enter the first block: (B, 3, rows, cols) -> (B, 1+P, C)."""

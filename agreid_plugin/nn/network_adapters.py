@@ -44,9 +44,9 @@ class TokenNetwork(TokenTransformer):
         self.network, self.image_size, self.extra_tokens = network, to_pair("image_size", image_size), extra_tokens
         layout = find_layout(network, self.image_size)
         if layout is None:
-            raise InputError(f"{_name(network)} has no blocks that take all tokens of an image and nothing else")
+            raise InputError(f"{name_network(network)} has no blocks that take all tokens of an image and nothing else")
         if not layout.has_cls and extra_tokens:
-            raise InputError(f"{_name(network)} has no class token, which tokens of a method need")
+            raise InputError(f"{name_network(network)} has no class token, which tokens of a method need")
         self.layout, self.width, self.grid, self.has_cls = layout, layout.width, layout.grid, layout.has_cls
         self.embed_width = layout.width
         self.num_patches, self.depth = layout.grid[0] * layout.grid[1], len(self.blocks)
@@ -72,7 +72,7 @@ class TokenNetwork(TokenTransformer):
             return self.layout.order(entered.tokens)
         finally:
             _STARTING.reset(token)
-        raise InputError(f"{_name(self.network)} did not run its first block")
+        raise InputError(f"{name_network(self.network)} did not run its first block")
 
     def run(self, tokens: Tensor, first: int = 0, last: int | None = None) -> Tensor:
         """Run the blocks `first` to `last` - 1 (to the end without a `last`) on any number of tokens."""
@@ -161,7 +161,7 @@ def adapt_network(network: nn.Module, image_size: Sequence[int], extra_tokens: i
     if not has_parts and find_layout(network, to_pair("image_size", image_size)):
         return TokenNetwork(network, image_size, extra_tokens)
     if extra_tokens:
-        raise InputError(f"{_name(network)} has no blocks that take tokens, so that a view token cannot join them")
+        raise InputError(f"{name_network(network)} has no blocks that take tokens, which a view token could join")
     return MapNetwork(network, image_size)
 
 
@@ -173,7 +173,7 @@ def read_map(outputs: Any, network: nn.Module) -> PatchFeatures:
     shape = tuple(last.shape) if isinstance(last, Tensor) else type(last).__name__
     if not isinstance(last, Tensor) or last.dim() != 4 or last.shape[2] * last.shape[3] < 2:
         raise InputError(
-            f"{_name(network)} gives features of {shape}, but patches are tokens of a ViT or cells of a map"
+            f"{name_network(network)} gives features of {shape}, but patches are tokens of a ViT or cells of a map"
         )
     return PatchFeatures(last.mean(dim=(2, 3)), last.flatten(2).mT, (last.shape[2], last.shape[3]))
 
@@ -188,6 +188,7 @@ class TokenLayout:
     grid: tuple[int, int]
     prefix: int  # tokens before the patches
     has_cls: bool  # whether the first of them is a class token
+    embed: str  # the convolution that embeds the patches
 
     def order(self, tokens: Tensor) -> Tensor:
         """Put the patches behind the class token, before other tokens: (B, prefix+N, D)."""
@@ -218,7 +219,9 @@ def find_layout(network: nn.Module, image_size: tuple[int, int]) -> TokenLayout 
             network(_draw_image(network, image_size))
         except MISFITS as error:
             size = "x".join(map(str, image_size))
-            raise InputError(f"{_name(network)} does not run on images of {size}: {first_line(error)}") from error
+            raise InputError(
+                f"{name_network(network)} does not run on images of {size}: {first_line(error)}"
+            ) from error
     place = {call.name: number for number, call in enumerate(calls)}
     for name, blocks in network.named_modules():
         *parents, last = name.split(".")
@@ -238,15 +241,15 @@ def _read_layout(network: nn.Module, calls: list[Call], name: str, inside: list[
     if any(calls[number].further for number in inside):  # as rotary positions
         return None
     count, width = entering.shape[1:]
-    maps = [call.output.shape for call in calls[: inside[0]] if isinstance(call.module, nn.Conv2d)]
-    grid = next(((rows, cols) for _, channels, rows, cols in reversed(maps) if channels == width), None)
-    later = calls[inside[-1] + 1 :]
+    earlier, later = calls[: inside[0]], calls[inside[-1] + 1 :]
+    embeds = [call for call in earlier if isinstance(call.module, nn.Conv2d) and call.output.shape[1] == width]
+    grid = tuple(embeds[-1].output.shape[2:]) if embeds else None
     if grid is None or grid[0] * grid[1] > count or any(isinstance(call.module, nn.Conv2d) for call in later):
         return None
     prefix = count - grid[0] * grid[1]
     has_cls = prefix > 0 and getattr(network.get_submodule(name.rpartition(".")[0]), "cls_token", name) is not None
     norms = [call.name for call in later if "Norm" in type(call.module).__name__]
-    layout = TokenLayout(name, norms[0] if norms else None, width, grid, prefix, has_cls)
+    layout = TokenLayout(name, norms[0] if norms else None, width, grid, prefix, has_cls, embeds[-1].name)
     with _probing(network):
         try:
             tokens, more = layout.order(entering), torch.cat([entering, entering[:, :1]], dim=1)
@@ -330,6 +333,7 @@ def _draw_image(network: nn.Module, image_size: tuple[int, int]) -> Tensor:
     return torch.randn(1, 3, *image_size, generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def _name(network: nn.Module) -> str:
+def name_network(network: nn.Module) -> str:
+    """Return what messages call a network: its own `name`, or its class."""
     name = getattr(network, "name", None)
     return name if isinstance(name, str) else type(network).__name__

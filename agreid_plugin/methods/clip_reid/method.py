@@ -62,7 +62,7 @@ class CLIPBaseline(ReIDMethod):
     ):
         super().__init__()
         self.image = image
-        image.visual.proj.requires_grad_(False)
+        image.freeze_projection()
         self.head = _shrink_classifier((make_head or BNNeck)(image.width, identities))
         self.objectives = clip_objectives() if objectives is None else objectives
         self.neck = require_known("neck", neck, NECKS)

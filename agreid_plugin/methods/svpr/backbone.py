@@ -57,11 +57,13 @@ class SVPRBackbone(nn.Module):
         cvpr: Refinement | None,
     ):
         super().__init__()
+        if vdfe and not image.depth:
+            raise InputError("vdfe=True, but the network has no class token and blocks that a view's token could join")
         if vdfe and vdfe.at is not None and not 0 <= vdfe.at < image.depth:
             raise InputError(f"inject_at={vdfe.at} should be a block of the image tower, 0 .. {image.depth - 1}")
         self.image, self.text = image, text
         self.vdfe, self.asmoe, self.cvpr = vdfe, asmoe, cvpr
-        image.visual.proj.requires_grad_(False)
+        image.freeze_projection()
         if asmoe and not cvpr:  # f_asmoe reaches no loss
             asmoe.fusion.requires_grad_(False)
 

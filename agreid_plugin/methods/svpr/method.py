@@ -193,7 +193,9 @@ class SVPR(ViewAwareMethod):
         self.cvpr_head = make_head(width, identities) if several else None
         self.local_head = make_head(width, identities) if several else None
         self.view_head = make_head(width, switches.view_head_classes or words) if self.backbone.vdfe else None
-        self.view_predictor = ViewPredictor(width, classes=words) if self.backbone.vdfe else None
+        self.view_predictor = (
+            ViewPredictor(self.backbone.image.embed_width, classes=words) if self.backbone.vdfe else None
+        )
 
     def _add_losses(
         self, identities: int, switches: Variant, view_weight: float, attribute_weight: float | None, orthogonality: str

@@ -44,7 +44,8 @@ class ImageEncoder(nn.Module):
     there. It has no position, and passes the norm before the first block like the others.
 
     Args:
-        tower: the tower, with its pretrained weights: experts start as copies of its MLPs. Its blocks are replaced.
+        tower: the tower, with its pretrained weights: experts start as copies of its MLPs. Its blocks are replaced. For
+            one of another library see `nn.network_tower`.
         kind: `hr_moe`, `moe` (no view token, no groups) or `vit` (unchanged blocks) (Table 4).
         at: the blocks that have experts, counted from 0; unused by `vit`.
         block: further arguments of `HRMoEBlock` or `MoEBlock`.
@@ -55,8 +56,12 @@ class ImageEncoder(nn.Module):
         self.at = () if require_known("block", kind, BLOCKS) == "vit" else _check_blocks(at, tower.depth)
         self.tower, has_view = tower, kind == "hr_moe"
         make = HRMoEBlock if has_view else MoEBlock
+        if not tower.depth:
+            raise InputError("the network has no class token and blocks that take tokens, which TAG-CLIP needs")
         for number in self.at:
-            tower.blocks[number] = make(tower.blocks[number], **block)
+            old = tower.blocks[number]
+            tower.blocks[number] = make(old, **block)
+            _require_copy(old, tower.blocks[number], tower.width)
         self.view_token = nn.Parameter(tower.width**-0.5 * torch.randn(tower.width)) if has_view else None
 
     def forward(self, images: Tensor, attention: bool = True) -> TowerOutputs:
@@ -73,6 +78,7 @@ class ImageEncoder(nn.Module):
                 tokens = block(tokens)
             if self.view_token is not None and number == self.at[-1]:
                 tokens = tokens[:, :-1]
+        tokens = tokens[:, : 1 + self.tower.num_patches]  # some networks have tokens of their own behind them
         return TowerOutputs(self.tower.project(self.tower.end(tokens)), row, tuple(routed))
 
     def freeze_image_routers(self) -> None:
@@ -85,7 +91,7 @@ class ImageEncoder(nn.Module):
         tokens = self.tower.start(images)
         if self.view_token is None:
             return tokens
-        view = self.tower.visual.ln_pre(self.view_token).to(tokens.dtype)
+        view = self.tower.enter(self.view_token).to(tokens.dtype)
         return torch.cat([tokens, view.expand(tokens.shape[0], 1, -1)], dim=1)
 
 
@@ -106,3 +112,14 @@ def _check_blocks(at: Sequence[int], depth: int) -> tuple[int, ...]:
     if not numbers or len(numbers) != len(at) or not 0 <= numbers[0] <= numbers[-1] < depth:
         raise InputError(f"at={list(at)} should be blocks with experts, each once: 0 .. {depth - 1}")
     return numbers
+
+
+@torch.no_grad()
+def _require_copy(old: nn.Module, new: nn.Module, width: int) -> None:
+    """Refuse a block that does more than attention and an MLP, which one with experts would leave out."""
+    tokens = torch.randn(1, 4, width, generator=torch.Generator().manual_seed(0)).to(next(old.parameters()))
+    training, _ = old.training, (old.eval(), new.eval())
+    same = torch.allclose(old(tokens), new(tokens), rtol=1e-3, atol=1e-4)
+    old.train(training), new.train(training)
+    if not same:
+        raise InputError(f"{type(old).__name__} does more than attention and an MLP: it cannot have experts")

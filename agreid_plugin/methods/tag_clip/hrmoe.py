@@ -40,15 +40,15 @@ class Experts(nn.Module):
     Plain form: `reference.DenseExperts`.
 
     Args:
-        mlp: the MLP of a block, with `c_fc`, `gelu` and `c_proj`.
+        mlp: the MLP of a block, with `c_fc`, `gelu` and `c_proj`, in timm `fc1`, `act` and `fc2`.
         experts: E.
     """
 
     def __init__(self, mlp: BlockMlp, experts: int):
         super().__init__()
-        self.activation = mlp.gelu
-        self.c_fc_weight, self.c_fc_bias = _copy_layer(mlp.c_fc, experts)  # (E, H, C), (E, H)
-        self.c_proj_weight, self.c_proj_bias = _copy_layer(mlp.c_proj, experts)  # (E, C, H), (E, C)
+        self.activation: nn.Module = getattr(mlp, "gelu", getattr(mlp, "act", nn.GELU()))
+        self.c_fc_weight, self.c_fc_bias = _copy_layer(_find(mlp, "c_fc", "fc1"), experts)  # (E, H, C), (E, H)
+        self.c_proj_weight, self.c_proj_bias = _copy_layer(_find(mlp, "c_proj", "fc2"), experts)  # (E, C, H), (E, C)
 
     def traceable(self) -> nn.Module:
         """Return the same experts as a graph of fixed shape, for exports; see `Traceable`."""
@@ -120,7 +120,7 @@ class MoEBlock(nn.Module):
     Experts start as exact copies of the MLP, so that at first the block computes the same, whatever the routing.
 
     Args:
-        block: the block, whose norms and attention are used, and whose MLP is copied.
+        block: the block, of CLIP or of timm, whose norms and attention are used, and whose MLP is copied.
         experts: E.
         top_k: K, experts chosen for a token.
         noise: standard deviation of the noise added to the router's logits in training.
@@ -130,12 +130,17 @@ class MoEBlock(nn.Module):
         super().__init__()
         if not 1 <= top_k <= experts:
             raise InputError(f"top_k={top_k} should be between 1 and the number of experts, {experts}")
-        self.ln_1, self.attn, self.ln_2 = block.ln_1, block.attn, block.ln_2
+        self.ln_1, self.attn, self.ln_2 = (
+            _find(block, "ln_1", "norm1"),
+            _find(block, "attn"),
+            _find(block, "ln_2", "norm2"),
+        )
+        self.after_attn, self.after_mlp = _find_scales(block, 1), _find_scales(block, 2)
         self.top_k, self.noise = top_k, require_within("noise", noise, 0, float("inf"))
-        self.width = block.ln_2.normalized_shape[0]
+        self.width = self.ln_2.normalized_shape[0]
         self.groups: tuple[range, ...] = (range(experts),)
         self.feature_router = _build_router(self.width, experts)
-        self.experts = Experts(block.mlp, experts)
+        self.experts = Experts(_find(block, "mlp"), experts)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Run the block: (B, N, C) -> (B, N, C)."""
@@ -144,10 +149,12 @@ class MoEBlock(nn.Module):
     def run_with_routing(self, tokens: Tensor) -> tuple[Tensor, BlockRouting]:
         """Run the block, and return its routing, too."""
         normal = self.ln_1(tokens)
-        tokens = tokens + self.attn(normal, normal, normal, need_weights=False)[0]
+        of_torch = isinstance(self.attn, nn.MultiheadAttention)
+        seen = self.attn(normal, normal, normal, need_weights=False)[0] if of_torch else self.attn(normal)
+        tokens = tokens + self.after_attn(seen)
         hidden = self.ln_2(tokens)
         routed = self.route(hidden)
-        return tokens + self.mix(hidden, routed), routed
+        return tokens + self.after_mlp(self.mix(hidden, routed)), routed
 
     def route(self, hidden: Tensor) -> BlockRouting:
         """Choose experts for tokens behind `ln_2`: (B, N, C)."""
@@ -226,6 +233,22 @@ class HRMoEBlock(MoEBlock):
         if not self.training or self.sample == "argmax":
             return logits
         return logits - torch.empty_like(logits).exponential_().log()
+
+
+def _find(module: nn.Module, *names: str) -> Any:
+    """Return the part of a block that has one of these names."""
+    for name in names:
+        if isinstance(part := getattr(module, name, None), nn.Module):
+            return part
+    raise InputError(
+        f"{type(module).__name__} has no {' or '.join(names)}: experts need blocks like those of CLIP or timm"
+    )
+
+
+def _find_scales(block: nn.Module, number: int) -> nn.Module:
+    """Return what a block does with the output of attention (1) or MLP (2) before it is added."""
+    names = (f"ls_{number}", f"ls{number}", f"drop_path{number}")
+    return nn.Sequential(*(part for name in names if isinstance(part := getattr(block, name, None), nn.Module)))
 
 
 def _build_router(width: int, ways: int) -> nn.Linear:

@@ -45,7 +45,7 @@ def model_rows(cfg, model: nn.Module, classes: int) -> Iterator[Row]:
         name: describe(cfg, module)
         for module in model.modules()
         for name, (kind, describe) in towers.items()
-        if isinstance(module, kind)
+        if type(module) is kind
     }
     yield "backbone", backbone if found else f"{backbone}, depth {cfg.MODEL.BACKBONE.DEPTH}"
     yield from found.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
@@ -13,6 +14,7 @@ from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_
 from agreid_plugin.nn.clip import CLIP, ImageTower
 from agreid_plugin.nn.clip_build import build_clip, freeze_named
 from agreid_plugin.nn.clip_weights import load_clip, needs_quick_gelu
+from agreid_plugin.nn.network_tower import NetworkTower
 from agreid_plugin.nn.view_token_vit import PlainEncoder
 from agreid_plugin.nn.vit import SIZES, VisionTransformer, build_vit
 from agreid_plugin.nn.vit_weights import load_pretrained
@@ -27,7 +29,8 @@ KEYS = (
     Key("MODEL.VIT.CHECKPOINTING", False, "Our ViTs: compute blocks again in the backward pass, to save memory."),
 )
 CLIP_BACKBONE = "build_clip_backbone"
-CLIP_SHAPE = ("WIDTH", "LAYERS", "HEADS", "PATCH_SIZE", "TEXT_WIDTH", "TEXT_LAYERS", "TEXT_HEADS", "EMBED_DIM")
+TEXT_SHAPE = ("TEXT_WIDTH", "TEXT_LAYERS", "TEXT_HEADS", "EMBED_DIM")
+CLIP_SHAPE = ("WIDTH", "LAYERS", "HEADS", "PATCH_SIZE", *TEXT_SHAPE)
 
 CLIP_KEYS = (
     Key("MODEL.CLIP.NAME", "ViT-B-16", "CLIP: a ViT by open_clip's name; its stride is MODEL.BACKBONE.STRIDE_SIZE."),
@@ -40,6 +43,7 @@ CLIP_KEYS = (
     Key("MODEL.CLIP.TEXT_HEADS", 0, "CLIP: attention heads of the text tower; 0: those of NAME."),
     Key("MODEL.CLIP.EMBED_DIM", 0, "CLIP: width that both towers are projected to; 0: that of NAME."),
     Key("MODEL.CLIP.TEXT_LENGTH", 77, "CLIP: most tokens of a sentence, its start and end included."),
+    Key("MODEL.CLIP.TEXT_PATH", "", "CLIP: weights of the text tower beside another network than CLIP's image tower."),
     Key("MODEL.CLIP.QUICK_GELU", "auto", 'CLIP: OpenAI\'s activation, auto | "yes" | "no"; auto: as the weights need.'),
     Key(
         "MODEL.CLIP.FREEZE",
@@ -100,7 +104,7 @@ def build_clip_backbone(cfg) -> HostBackbone:
     clip = _build_clip(cfg, cfg.MODEL.CLIP.TEXT_LENGTH)
     _load_clip(cfg, clip.image)
     freeze_named(clip, cfg.MODEL.CLIP.FREEZE, "MODEL.CLIP.FREEZE")
-    clip.image.visual.proj.requires_grad_(False)
+    clip.image.freeze_projection()
     return HostBackbone(clip.image)
 
 
@@ -117,6 +121,26 @@ def build_towers(cfg, text_length: int | None = None) -> CLIP:
     return clip
 
 
+def build_pair(cfg, build_image: Callable[[], nn.Module], shared: bool = False) -> CLIP:
+    """Build both towers, or another network as the image tower and the text tower of `MODEL.CLIP`.
+
+    Args:
+        cfg: the configuration.
+        build_image: builds the network, if it is another.
+        shared: whether images are compared with texts, which needs a projection to the same width.
+    """
+    if cfg.MODEL.BACKBONE.NAME == CLIP_BACKBONE:
+        return build_towers(cfg)
+    if other := [part for part in cfg.MODEL.CLIP.FREEZE if part != "text"]:
+        raise InputError(f"MODEL.CLIP.FREEZE has {other[0]}, but images are encoded by {cfg.MODEL.BACKBONE.NAME}")
+    clip = _build_clip(cfg, cfg.MODEL.CLIP.TEXT_LENGTH, TEXT_SHAPE)
+    if cfg.MODEL.CLIP.TEXT_PATH and cfg.MODEL.BACKBONE.PRETRAIN:
+        _logger.info("pretrained text tower: %s", load_clip(clip.text, cfg.MODEL.CLIP.TEXT_PATH))
+    freeze_named(clip, cfg.MODEL.CLIP.FREEZE, "MODEL.CLIP.FREEZE")
+    width = clip.text.embed_dim if shared else None
+    return CLIP(NetworkTower(build_image(), tuple(cfg.INPUT.SIZE_TRAIN), width), clip.text)
+
+
 def require_clip_backbone(cfg) -> None:
     """Refuse another backbone's name for a meta-architecture that builds the towers by itself."""
     if cfg.MODEL.BACKBONE.NAME != CLIP_BACKBONE:
@@ -131,22 +155,28 @@ def with_activation(cfg):
 
     A checkpoint does not hold it, and where it is evaluated the pretrained weights may be missing.
     """
-    if cfg.MODEL.BACKBONE.NAME != CLIP_BACKBONE or cfg.MODEL.CLIP.QUICK_GELU != "auto":
+    if (not _find_weights(cfg) and cfg.MODEL.BACKBONE.NAME != CLIP_BACKBONE) or cfg.MODEL.CLIP.QUICK_GELU != "auto":
         return cfg
     return with_value(cfg, "MODEL.CLIP.QUICK_GELU", "yes" if _quick_gelu(cfg) else "no")
 
 
-def _build_clip(cfg, text_length: int) -> CLIP:
+def _find_weights(cfg) -> str:
+    """Return the file of weights of CLIP, of its text tower where another network encodes images; empty for none."""
+    of_both = cfg.MODEL.BACKBONE.NAME == CLIP_BACKBONE
+    return cfg.MODEL.BACKBONE.PRETRAIN_PATH if of_both else cfg.MODEL.CLIP.TEXT_PATH
+
+
+def _build_clip(cfg, text_length: int, keys: Sequence[str] = CLIP_SHAPE) -> CLIP:
     train, test = list(cfg.INPUT.SIZE_TRAIN), list(cfg.INPUT.SIZE_TEST)
     if train != test:
         raise InputError(f"CLIP needs one image size: INPUT.SIZE_TRAIN is {train}, INPUT.SIZE_TEST {test}")
-    shape = {key.lower(): cfg.MODEL.CLIP[key] for key in CLIP_SHAPE if cfg.MODEL.CLIP[key]}
+    shape = {key.lower(): cfg.MODEL.CLIP[key] for key in keys if cfg.MODEL.CLIP[key]}
     quick_gelu = _quick_gelu(cfg)
     with key_error_context("MODEL.CLIP and MODEL.BACKBONE"):
         return build_clip(
             cfg.MODEL.CLIP.NAME,
             image_size=tuple(train),
-            stride=tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE),
+            stride=tuple(cfg.MODEL.BACKBONE.STRIDE_SIZE) if keys is CLIP_SHAPE else None,
             text_length=text_length,
             quick_gelu=quick_gelu,
             **shape,
@@ -159,7 +189,7 @@ def _quick_gelu(cfg) -> bool:
     The file is read even where it is not loaded: an evaluation loads a checkpoint instead, which holds no activation
     but was trained from that file.
     """
-    return needs_quick_gelu(cfg.MODEL.CLIP.QUICK_GELU, cfg.MODEL.BACKBONE.PRETRAIN_PATH, "MODEL.CLIP.QUICK_GELU")
+    return needs_quick_gelu(cfg.MODEL.CLIP.QUICK_GELU, _find_weights(cfg), "MODEL.CLIP.QUICK_GELU")
 
 
 def _load_clip(cfg, towers: CLIP | ImageTower) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial, reduce
 from operator import getitem
 from typing import Any, ClassVar
@@ -210,19 +211,31 @@ def view_source(cfg) -> str:
 
 def find_core(cfg, method: type[HostMethod]) -> nn.Module:
     """Build the backbone of the configuration and return a method's core, which it is or which is built around it."""
-    name, backbone = cfg.MODEL.BACKBONE.NAME, build_backbone(cfg)
-    core = backbone.core if isinstance(backbone, HostBackbone) else backbone
+    core = build_network(cfg)
     if isinstance(core, method.core_type):
         return core
+    with backbone_error_context(cfg, method.suitable):
+        adapted = adapt_network(core, cfg.INPUT.SIZE_TRAIN, method.count_extra_tokens(cfg))
+    return method.build_core(cfg, adapted)
+
+
+def build_network(cfg) -> nn.Module:
+    """Build the network of `MODEL.BACKBONE`, without what makes it a backbone of the host."""
+    backbone = build_backbone(cfg)
+    core = backbone.core if isinstance(backbone, HostBackbone) else backbone
+    return core.vit if isinstance(core, PlainEncoder) else core
+
+
+@contextmanager
+def backbone_error_context(cfg, suitable: str) -> Iterator[None]:
+    """Put the names of backbone and architecture before what a network cannot give, and behind it what suits."""
     try:
-        network = core.vit if isinstance(core, PlainEncoder) else core
-        adapted = adapt_network(network, cfg.INPUT.SIZE_TRAIN, method.count_extra_tokens(cfg))
+        yield
     except InputError as error:
         raise InputError(
-            f"MODEL.BACKBONE.NAME {name} does not suit MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE}: {error}; "
-            f"use {method.suitable}"
+            f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} does not suit MODEL.META_ARCHITECTURE "
+            f"{cfg.MODEL.META_ARCHITECTURE}: {error}; use {suitable}"
         ) from error
-    return method.build_core(cfg, adapted)
 
 
 def head_parts(cfg) -> tuple[int, Callable[[int, int], nn.Module], nn.ModuleDict]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
+from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.data.attributes import get_schema
-from agreid_plugin.hosts.fastreid.models.backbones import build_towers, require_clip_backbone
-from agreid_plugin.hosts.fastreid.models.base import OUR_HEAD, HostMethod, head_parts, register_method, view_source
+from agreid_plugin.hosts.fastreid.models.backbones import build_pair
+from agreid_plugin.hosts.fastreid.models.base import (
+    OUR_HEAD,
+    HostMethod,
+    backbone_error_context,
+    build_network,
+    head_parts,
+    register_method,
+    view_source,
+)
 from agreid_plugin.hosts.fastreid.models.released import CLIP_GRID, CLIP_SHAPES, ReleasedModelSpec
 from agreid_plugin.methods import svpr
 from agreid_plugin.types import AttributeGuess
@@ -22,8 +32,9 @@ declare(KEYS)
 
 @register_method("MODEL.SVPR", left_out=("words",))
 class SVPR(HostMethod, svpr.SVPR):
-    """SVPR-ReID, built from a configuration."""
+    """SVPR-ReID, built from a configuration: on CLIP's towers, or on any network beside CLIP's text tower."""
 
+    suitable = "build_clip_backbone, a ViT, or with MODEL.SVPR.VDFE False a network with a map"
     own_losses: ClassVar = {
         "ViewLoss": "VIEW_WEIGHT",
         "OrthogonalLoss": "VIEW_WEIGHT",
@@ -56,8 +67,10 @@ class SVPR(HostMethod, svpr.SVPR):
     def build_parts(cls, cfg) -> tuple[Any, ...]:
         """Return both towers, head parts, and the attributes to learn."""
         view_source(cfg)  # before towers are built, which takes long
-        require_clip_backbone(cfg)
-        towers = build_towers(cfg)
+        with backbone_error_context(cfg, cls.suitable):
+            towers = build_pair(cfg, partial(build_network, cfg))
+            if cfg.MODEL.SVPR.VDFE and not towers.image.depth:
+                raise InputError(f"{towers.image.name} has no class token and blocks that take tokens")
         return towers.image, towers.text, *head_parts(cfg), get_schema(cfg) if cfg.MODEL.SVPR.ASMOE else None
 
     @classmethod

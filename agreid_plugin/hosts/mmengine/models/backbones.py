@@ -19,6 +19,7 @@ from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.clip_build import SHAPE, build_clip, freeze_named
 from agreid_plugin.nn.clip_weights import load_clip, needs_quick_gelu
 from agreid_plugin.nn.network_adapters import adapt_network
+from agreid_plugin.nn.network_tower import NetworkTower
 from agreid_plugin.nn.view_token_vit import PlainEncoder
 from agreid_plugin.nn.vit import VisionTransformer, build_vit
 from agreid_plugin.nn.vit_weights import load_pretrained
@@ -118,8 +119,8 @@ class CLIPBackbone(HostBackbone):
     """
 
     def __init__(self, clip: Config | None = None, init_cfg: Config | None = None):
-        core = build_towers(clip, text=False).image
-        core.visual.proj.requires_grad_(False)
+        core = build_towers(clip, "image").image
+        core.freeze_projection()
         super().__init__(core, core.width, init_cfg)
 
 
@@ -145,11 +146,18 @@ def make_vit(config: Config | None, extra_tokens: int) -> nn.Module:
 def _adapt(config: dict[str, Any], extra_tokens: int) -> nn.Module:
     if "extra_tokens" in inspect.signature(find(config["type"])[0]).parameters:
         return build("vit", config, extra_tokens=extra_tokens)
-    size = config.pop("image_size", config.get("img_size"))
-    network = build("vit", config)
-    core = network.core if isinstance(network, HostBackbone) else network
+    network, size = build_network("vit", config)
     with error_context(f"vit {config['type']}"):
-        return adapt_network(core, size or getattr(core, "image_size", IMAGE_SIZE), extra_tokens)
+        return adapt_network(network, size, extra_tokens)
+
+
+def build_network(where: str, config: Config) -> tuple[nn.Module, Sequence[int]]:
+    """Build a network of any library and return it with the size of its images, `image_size` or `img_size`."""
+    config = dict(config)
+    size = config.pop("image_size", config.get("img_size"))
+    built = build(where, config)
+    network = built.core if isinstance(built, HostBackbone) else built
+    return network, size or getattr(network, "image_size", IMAGE_SIZE)
 
 
 def _make_vit(size: str = "base", pretrained: str | None = None, **arguments: Any) -> VisionTransformer:
@@ -178,7 +186,29 @@ def find_core(model: str, config: Config | HostBackbone, kind: type[nn.Module], 
 CLIP_OPTIONS = ("name", "image_size", "stride", "text_length", "quick_gelu", "freeze", "pretrained")
 
 
-def build_towers(config: Config | None, text: bool = True) -> CLIP:
+TEXT_OPTIONS = ("name", "text_length", "quick_gelu", "freeze", "pretrained", "embed_dim")
+
+
+def build_pair(config: Config | None, image: Config | None, shared: bool = False) -> CLIP:
+    """Build both towers, or a network of any library as the image tower beside CLIP's text tower.
+
+    Args:
+        config: see `build_towers`; with another image tower, options of the text tower only.
+        image: the network, with the `image_size` that it gets; see `build_network`. None for CLIP's.
+        shared: whether images are compared with texts, which needs a projection to the same width.
+    """
+    if image is None:
+        return build_towers(config)
+    for name in config or {}:
+        if name not in TEXT_OPTIONS and not name.startswith("text_"):
+            raise InputError(f"clip: {name} is of CLIP's image tower, but image={image.get('type')!r} takes its place")
+    clip = build_towers(config, "text")
+    network, size = build_network("image", image)
+    with error_context(f"image {image['type']}"):
+        return CLIP(NetworkTower(network, size, clip.text.embed_dim if shared else None), clip.text)
+
+
+def build_towers(config: Config | None, loaded: str = "both") -> CLIP:
     """Build both towers, with weights from a file where one is named.
 
     Args:
@@ -186,12 +216,12 @@ def build_towers(config: Config | None, text: bool = True) -> CLIP:
             `freeze` (text, image, image.stem, image.blocks:0-5), `pretrained` (a file of weights), and numbers in the
             place of the named model's: `width`, `layers`, `heads`, `patch_size`, `text_width`, `text_layers`,
             `text_heads`, `embed_dim`.
-        text: whether the file has to fill the text tower too.
+        loaded: which towers the file has to fill: `both`, `image` or `text`.
     """
     config = dict(config or {})
     with error_context("clip"):
         require_arguments("CLIP", _build, config, passed=SHAPE, allowed=CLIP_OPTIONS)
-        return _build(**config, text=text)
+        return _build(**config, loaded=loaded)
 
 
 def spell_activation(quick_gelu: str | bool) -> str:
@@ -207,7 +237,7 @@ def _build(
     quick_gelu: str | bool = "auto",
     freeze: Sequence[str] = (),
     pretrained: str | None = None,
-    text: bool = True,
+    loaded: str = "both",
     **shape: int,
 ) -> CLIP:
     activation = needs_quick_gelu(spell_activation(quick_gelu), pretrained)
@@ -215,6 +245,6 @@ def _build(
         name, image_size=image_size, stride=stride, text_length=text_length, quick_gelu=activation, **shape
     )
     if pretrained:
-        print_log(f"pretrained CLIP: {load_clip(clip if text else clip.image, pretrained)}", logger="current")
+        print_log(f"pretrained CLIP: {load_clip(getattr(clip, loaded, clip), pretrained)}", logger="current")
     freeze_named(clip, freeze)
     return clip

@@ -8,7 +8,7 @@ from typing import Any
 from agreid_plugin.errors import error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
 from agreid_plugin.hosts.mmengine.data.attributes import get_schema
-from agreid_plugin.hosts.mmengine.models.backbones import build_towers
+from agreid_plugin.hosts.mmengine.models.backbones import build_pair
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives, get_head_maker
 from agreid_plugin.hosts.mmengine.registry import MODELS
@@ -23,6 +23,7 @@ class SVPR(ReIDModel):
     Args:
         num_ids: identities in the training set.
         clip: arguments of the towers; see `build_towers`.
+        image: a network of any library in the place of CLIP's image tower; see `build_pair`.
         attributes: what is learned of attributes, None for nothing; see `get_schema`.
         head: of identities and of views, `BNNeck` without one; width and classes are filled in.
         objectives: name -> loss of a head of identities; the method's own without any.
@@ -39,11 +40,12 @@ class SVPR(ReIDModel):
         head: Config | None = None,
         objectives: Mapping[str, Config] | None = None,
         data_preprocessor: Config | None = None,
+        image: Config | None = None,
         init_cfg: Config | None = None,
         **options: Any,
     ):
         with error_context("SVPR"):
-            towers, schema = build_towers(clip), get_schema(attributes)
+            towers, schema = build_pair(clip, image), get_schema(attributes)
             parts = (require_int("num_ids", num_ids), get_head_maker(head), build_objectives(objectives), schema)
             method = svpr.SVPR(towers.image, towers.text, *parts, **options)
         super().__init__(method, data_preprocessor, init_cfg)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from agreid_plugin.errors import error_context, require_int
 from agreid_plugin.hosts.mmengine.config.arguments import check_arguments
-from agreid_plugin.hosts.mmengine.models.backbones import build_towers
+from agreid_plugin.hosts.mmengine.models.backbones import build_pair
 from agreid_plugin.hosts.mmengine.models.base import ReIDModel, compute_accuracy
 from agreid_plugin.hosts.mmengine.models.build import Config, build_objectives
 from agreid_plugin.hosts.mmengine.registry import MODELS
@@ -29,6 +29,7 @@ class TAGCLIP(ReIDModel):
     Args:
         num_ids: identities in the training set.
         clip: arguments of the towers; see `build_towers`.
+        image: a network of any library in the place of CLIP's image tower; see `build_pair`.
         objectives: name -> further losses, computed on the images' global features.
         chunk: pairs of a process that are encoded at once, with the gradients of its whole batch: less memory, more
             time; 0 for all. See `agreid_plugin.nn.gradient_cache`.
@@ -46,13 +47,14 @@ class TAGCLIP(ReIDModel):
         chunk: int = 0,
         freeze_patches: bool = True,
         data_preprocessor: Config | None = None,
+        image: Config | None = None,
         init_cfg: Config | None = None,
         **options: Any,
     ):
         with error_context("TAGCLIP"):
-            towers = build_towers(clip)
+            towers = build_pair(clip, image, shared=True)
             if freeze_patches:
-                towers.image.visual.conv1.requires_grad_(False)
+                towers.image.freeze_patches()
             method = tag_clip.TAGCLIP(towers, require_int("num_ids", num_ids), build_objectives(objectives), **options)
             method.chunk = require_int("chunk", chunk, least=0)
         super().__init__(method, data_preprocessor, init_cfg)

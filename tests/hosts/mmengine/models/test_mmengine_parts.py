@@ -44,6 +44,38 @@ def test_vdt_on_a_network_of_others():
     assert {"loss_view", "loss_orthogonal"} <= set(run(model, loaded(batch()), "loss"))
 
 
+TEXT = {name: value for name, value in CLIP.items() if name.startswith("text_") or name == "embed_dim"}
+BIG = {**TIMM, "embed_dim": 48}
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "options"),
+    [
+        ("SVPR-attributes", BIG, {}),
+        ("SVPR-attributes", RESNET, {"vdfe": False}),
+        ("TAGCLIP", TIMM, {}),
+    ],
+)
+def test_svpr_and_tag_clip_have_another_network_beside_the_text_tower(name, image, options):
+    model = small_mmengine.model(name, clip={**TEXT, "freeze": ["text"]}, image=image, **options).train()
+    terms = run(model, loaded(batch()), "loss")
+    model.parse_losses(terms)[0].backward()
+    assert [key for key, each in model.named_parameters() if each.requires_grad and each.grad is None] == []
+    assert {"SVPR-attributes": "loss_attributes", "TAGCLIP": "loss_orthogonal"}[name] in terms
+
+
+@pytest.mark.parametrize(
+    ("clip", "image", "words"),
+    [
+        (CLIP, BIG, "clip: image_size is of CLIP's image tower, but image='mmpretrain.TIMMBackbone' takes its place"),
+        (TEXT, RESNET, "vdfe=True, but the network has no class token"),
+    ],
+)
+def test_what_a_pair_of_towers_cannot_be_is_one_line(clip, image, words):
+    with pytest.raises(InputError, match=words):
+        small_mmengine.model("SVPR", clip=clip, image=image)
+
+
 @pytest.mark.parametrize(
     ("vit", "words"),
     [
