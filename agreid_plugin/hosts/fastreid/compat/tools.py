@@ -21,6 +21,11 @@ from agreid_plugin.hosts.host_fixes import HostFixes
 
 HOST_FIXES = HostFixes()
 fix = partial(HOST_FIXES.add, "fastreid")
+BUILDERS = (
+    *("build_model", "build_optimizer", "build_lr_scheduler"),
+    *("build_train_loader", "build_test_loader", "build_evaluator", "test"),
+)
+"""Class methods of `DefaultTrainer` that scripts call on the class."""
 
 _logger = logging.getLogger("fastreid.train")
 
@@ -52,7 +57,7 @@ def default_trainer_serves_our_keys() -> None:
         build(self, cfg)
 
     trainer.__new__, trainer.__init__ = __new__, __init__
-    for name in ("build_model", "build_train_loader", "build_test_loader", "build_evaluator", "test"):
+    for name in BUILDERS:
         setattr(trainer, name, classmethod(_served(name, vars(trainer)[name].__func__)))
     for name in ("build_reid_train_loader", "build_reid_test_loader"):
         replace(name, _built(name, getattr(host("data.build"), name)), "data.build", "data", "engine.defaults")

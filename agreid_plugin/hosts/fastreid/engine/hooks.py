@@ -117,6 +117,13 @@ class WeightAverage(hooks.HookBase):
         """Go on from the mean of a checkpoint."""
         self._epochs, self._mean = state["epochs"], dict(state["mean"])
 
+    def before_train(self) -> None:
+        """Warn of a run that goes on after `start` without a mean."""
+        if self.trainer.start_epoch >= self._start and not self._epochs:
+            _logger.warning(
+                "the mean of weights begins with epoch %d: the checkpoint has none", self.trainer.start_epoch + 1
+            )
+
     def after_epoch(self) -> None:
         """Add the weights of this epoch, and take the mean over after the last one."""
         epoch, model = self.trainer.epoch + 1, plain(self.trainer.model)

@@ -301,6 +301,15 @@ def test_the_hosts_loaders_give_views(tiny):
     assert torch.cat([batch.views for batch in batches])[:queries].unique().tolist() == [0]
 
 
+def test_class_methods_read_our_keys(tiny):
+    cfg = load_config(tiny, ["MODEL.DEVICE", "cpu", "SOLVER.BETAS", "[0.5, 0.6]"])
+    optimizer, _ = DefaultTrainer.build_optimizer(cfg, torch.nn.Linear(2, 2))
+    assert {group["betas"] for group in optimizer.param_groups} == {(0.5, 0.6)}
+    loader, evaluator = DefaultTrainer.build_evaluator(cfg, "CARGO_A2G")
+    assert list(evaluator.test_set.protocols) == ["A2G"]
+    assert len(loader.dataset) == len(evaluator.test_set.records)
+
+
 def test_the_hosts_reader_imports_what_a_configuration_names(tmp_path, monkeypatch):
     forget_keys(monkeypatch)
     monkeypatch.setattr(sys, "path", list(sys.path))

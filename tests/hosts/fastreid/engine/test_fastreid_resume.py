@@ -229,7 +229,9 @@ def test_a_drawn_seed_is_kept(forked_command, config, tmp_path):
 
 @pytest.mark.parametrize("name", loaders.SAMPLERS)
 def test_every_sampler_goes_on_in_its_stream(config, name):
-    cfg = load_config(config, ["DATALOADER.SAMPLER_TRAIN", name, "MODEL.DEVICE", "cpu"])
+    weights = str([0] * 12 + [2])  # of CARGO's cameras, the last of which has seen all
+    given = ["DATALOADER.SAMPLER_TRAIN", name, "DATALOADER.SET_WEIGHT", weights, "MODEL.DEVICE", "cpu"]
+    cfg = load_config(config, given)
     whole, late = (loaders.build_train_loader(cfg) for _ in range(2))
     late.batch_sampler.sampler = whole.batch_sampler.sampler
     late.batch_sampler.start = 7
