@@ -93,7 +93,7 @@ def test_agsynth_is_made_when_it_is_missing(tiny, tmp_path, fastreid_command):
     synth = ["DATASETS.ROOT", root, "DATASETS.AGSYNTH.IDS", 8, "DATASETS.AGSYNTH.SIZE", "[32, 16]"]
     assert fastreid_command("train", "--config", tiny, *synth).code == 0
     made = json.loads((root / "CARGO" / "agsynth.json").read_text())
-    assert made == {"ids": 8, "images_per_id": 12, "size": [32, 16], "layout": "cargo", "seed": 0}
+    assert made == {"ids": 8, "images_per_id": 12, "size": [32, 16], "layout": "cargo", "seed": 0, "world": "easy"}
 
     again = fastreid_command("train", "--config", tiny, "--output", tmp_path / "again", *synth)
     assert again.code == 0, again.err
