@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreid_plugin.synth.people import Person
-from agreid_plugin.synth.solids import Builder, Material
+from agreid_plugin.synth.solids import Builder, Material, cross
 
 SIDES = (1.0, -1.0)
 BLACK, WHITE = (0.012, 0.012, 0.014), (0.72, 0.72, 0.70)
@@ -85,7 +85,7 @@ def _turn(yaw: float, lean: float = 0.0) -> NDArray:
     cos, sin = np.cos(yaw), np.sin(yaw)
     heading, left = np.array((cos, sin, 0.0)), np.array((-sin, cos, 0.0))
     front = heading * np.cos(lean) - np.array((0, 0, np.sin(lean)))
-    return np.stack([front, left, np.cross(front, left)])
+    return np.stack([front, left, cross(front, left)])
 
 
 def _swing(frame: NDArray, angle: float, outward: float = 0.0) -> NDArray:

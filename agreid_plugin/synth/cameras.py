@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreid_plugin.synth.raycast import Rays
-from agreid_plugin.synth.solids import Solids
+from agreid_plugin.synth.solids import Solids, cross
 
 BODY_MIDDLE = 0.9  # meters: the height a line of sight aims at
 
@@ -130,9 +130,9 @@ def place(altitude: float, pitch: float, focal: float, aside: tuple[float, float
     right, down = np.array((0.0, -1.0, 0.0)), np.array((-np.sin(pitch), 0.0, -np.cos(pitch)))
     forward = sight + aside[0] * right + aside[1] * down
     forward /= np.linalg.norm(forward)
-    right = np.cross(forward, (0.0, 0.0, 1.0))
+    right = cross(forward, (0.0, 0.0, 1.0))
     right /= np.linalg.norm(right)
-    return Viewpoint(position, np.stack([right, np.cross(forward, right), forward]), focal)
+    return Viewpoint(position, np.stack([right, cross(forward, right), forward]), focal)
 
 
 @dataclass(frozen=True)
@@ -154,19 +154,20 @@ def extent(view: Viewpoint, solids: Solids) -> tuple[NDArray, NDArray]:
 
 
 def frame(
-    view: Viewpoint, solids: Solids, aspect: float, margin: tuple[float, float], shift: tuple[float, float]
+    view: Viewpoint, solids: Solids, own: int, aspect: float, margin: tuple[float, float], shift: tuple[float, float]
 ) -> Box:
-    """Return the crop a detector would cut around `solids`.
+    """Return the crop a detector would cut around the first `own` of the solids.
 
     Args:
         view: the camera.
-        solids: the person.
+        solids: the person and what is around.
+        own: how many of them are the person.
         aspect: height over width of the picture. A box of another shape is widened most of the way to it, and the
             rest is left to resizing, as in real crops.
         margin: share of the box added in width and height.
         shift: how far the box lies off, as a share of it.
     """
-    low, high = extent(view, solids)
+    low, high = (edge[:own] for edge in extent(view, solids))
     low, high = low.min(axis=0), high.max(axis=0)
     width, height = (high - low) * (1 + np.array(margin))
     squeeze = 1.12
@@ -188,9 +189,9 @@ class Detection:
     stretch: float
 
 
-def detect(view: Viewpoint, solids: Solids, aspect: float, detection: Detection) -> Box:
-    """Return the crop that a detector cuts around `solids`, for a picture of this height over width."""
-    low, high = extent(view, solids)
+def detect(view: Viewpoint, solids: Solids, own: int, aspect: float, detection: Detection) -> Box:
+    """Return the crop that a detector cuts around the first `own` solids, for a picture of this height over width."""
+    low, high = (edge[:own] for edge in extent(view, solids))
     low, high = low.min(axis=0), high.max(axis=0)
     size, edges = high - low, np.array(detection.edges)
     low, high = low - edges[:2] * size, high + edges[2:] * size

@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 
 from agreid_plugin.synth.cameras import rectangles
 from agreid_plugin.synth.raycast import FAR, Rays, cast
-from agreid_plugin.synth.solids import Array, Solids
+from agreid_plugin.synth.solids import Array, Solids, cross
 
 CELLS = 96
 REACH = 1.7  # meters around the person whose shadows are cast
@@ -78,11 +78,17 @@ class ShadowMap:
     depth: Array  # (R, R) meters from the square to the first solid
     cover: Array  # (R, R) 0..1, blurred
 
+    @property
+    def _count(self) -> int:
+        return len(self.depth)
+
     def _cells(self, points: Array) -> tuple[Array, Array]:
         """Return the points' places on the square in cells, (2, n), and their depth, (n,)."""
         away = points - CENTER.astype(np.float32)[:, None]
         place = np.stack([_dot(axis, away) for axis in self.side]) + np.float32(REACH)
-        return place * np.float32(CELLS / (2 * REACH)) - np.float32(0.5), np.float32(REACH) - _dot(self.toward, away)
+        return place * np.float32(self._count / (2 * REACH)) - np.float32(0.5), np.float32(REACH) - _dot(
+            self.toward, away
+        )
 
     def on_solids(self, points: Array) -> Array:
         """Return how much of the light is kept from points on solids, (n,): the mean over the four cells around."""
@@ -92,19 +98,20 @@ class ShadowMap:
     def on_ground(self, points: Array) -> Array:
         """Return how much of the light is kept from points below all solids, (n,)."""
         (column, row), _ = self._cells(points)
-        near = (np.abs(column - CELLS / 2) < CELLS / 2 - 1) & (np.abs(row - CELLS / 2) < CELLS / 2 - 1)
+        half = self._count / 2
+        near = (np.abs(column - half) < half - 1) & (np.abs(row - half) < half - 1)
         shade = np.zeros(points.shape[1], dtype=np.float32)
         shade[near] = self._mean_of_four(column[near], row[near], lambda cell: self.cover.ravel()[cell])
         return shade
 
-    @staticmethod
-    def _mean_of_four(column: Array, row: Array, value: Callable[[NDArray], NDArray]) -> Array:
-        column, row = (np.clip(place, 0, CELLS - 1.001) for place in (column, row))
+    def _mean_of_four(self, column: Array, row: Array, value: Callable[[NDArray], NDArray]) -> Array:
+        count = self._count
+        column, row = (np.clip(place, 0, count - 1.001) for place in (column, row))
         left, top = column.astype(np.int32), row.astype(np.int32)
         right, down = column - left, row - top
-        cell = top * CELLS + left
+        cell = top * count + left
         upper = value(cell) * (1 - right) + value(cell + 1) * right
-        lower = value(cell + CELLS) * (1 - right) + value(cell + CELLS + 1) * right
+        lower = value(cell + count) * (1 - right) + value(cell + count + 1) * right
         return (upper * (1 - down) + lower * down).astype(np.float32)
 
 
@@ -112,19 +119,19 @@ def _dot(vector: NDArray, points: Array) -> Array:
     return sum(np.float32(vector[i]) * points[i] for i in range(3))
 
 
-def shadow_map(light: Light, solids: Solids) -> ShadowMap:
-    """Look at the solids from the light."""
+def shadow_map(light: Light, solids: Solids, cells: int = CELLS) -> ShadowMap:
+    """Look at the solids from the light, on a square of so many cells a side."""
     toward = light.direction
-    across = np.cross(toward, (0.0, 0.0, 1.0))
+    across = cross(toward, (0.0, 0.0, 1.0))
     across /= np.linalg.norm(across)
-    side = np.stack([across, np.cross(toward, across)])
-    cell = 2 * REACH / CELLS
+    side = np.stack([across, cross(toward, across)])
+    cell = 2 * REACH / cells
     corner = CENTER + toward * REACH + side.sum(axis=0) * (cell / 2 - REACH)
     start = np.stack([corner, side[0] * cell, side[1] * cell]).astype(np.float32)
     direction = np.stack([-toward, np.zeros(3), np.zeros(3)]).astype(np.float32)
     middle, reach = (solids.middle - CENTER) @ side.T + REACH, solids.reach(solids.half @ side.T)
-    spots = rectangles((middle - reach) / cell, (middle + reach) / cell, (CELLS, CELLS))
-    depth = cast(solids, Rays(start, direction, 0.0, (CELLS, CELLS)), spots).distance.reshape(CELLS, CELLS)
+    spots = rectangles((middle - reach) / cell, (middle + reach) / cell, (cells, cells))
+    depth = cast(solids, Rays(start, direction, 0.0, (cells, cells)), spots).distance.reshape(cells, cells)
     cover = gaussian_filter((depth < FAR).astype(np.float32), max(0.6, light.softness / cell))
     return ShadowMap(side.astype(np.float32), toward.astype(np.float32), depth, cover)
 

@@ -77,7 +77,8 @@ def make_agsynth(
     _check_target(target, overwrite)
     frames = plan(seed, ids, images_per_id)
     with _draft(target) as draft:
-        jobs = [_Job(world, seed, frame, size, str(draft / chosen.place(frame))) for frame in frames]
+        described = chosen.annotate is not None
+        jobs = [_Job(world, seed, frame, size, str(draft / chosen.place(frame)), described) for frame in frames]
         for folder in sorted({os.path.dirname(job.path) for job in jobs}):
             os.makedirs(folder, exist_ok=True)
         taken = list(tqdm(_run(jobs, workers), total=len(jobs), desc=chosen.folder, unit="img", disable=not progress))
@@ -152,6 +153,7 @@ class _Job:
     frame: Frame
     size: tuple[int, int]
     path: str
+    described: bool
 
 
 def render_frame(world: World, seed: int, frame: Frame, size: tuple[int, int]) -> tuple[Shot, Picture]:
@@ -162,13 +164,15 @@ def render_frame(world: World, seed: int, frame: Frame, size: tuple[int, int]) -
 
 
 def _render_job(job: _Job) -> WrittenPicture:
-    """Render a picture, write it, and caption it."""
+    """Render a picture, write it, and caption it if its layout has captions."""
     frame, world = job.frame, get_world(job.world)
     shot, picture = render_frame(world, job.seed, frame, job.size)
     Path(job.path).write_bytes(encode(picture.image))
-    words = random_stream(job.seed, CAPTION, frame.pid, frame.index)
-    attributes = world.sample_person(job.seed, frame.pid).attributes
-    captions = two_captions(attributes, picture.seen, shot.pose.walking, words)
+    captions = ("", "")
+    if job.described:
+        words = random_stream(job.seed, CAPTION, frame.pid, frame.index)
+        attributes = world.sample_person(job.seed, frame.pid).attributes
+        captions = two_captions(attributes, picture.seen, shot.pose.walking, words)
     return WrittenPicture(frame, captions, "Walking" if shot.pose.walking else "Standing", shot.pose.facing)
 
 

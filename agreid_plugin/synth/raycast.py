@@ -100,15 +100,15 @@ def _hits(
 
 def _pixels(rectangles: NDArray, counts: NDArray) -> tuple[Array, Array]:
     """List every pixel of every rectangle, one rectangle after the other."""
-    column = np.empty(counts.sum(), dtype=np.float32)
-    row = np.empty_like(column)
-    end = 0
-    for (left, right, top, bottom), count in zip(rectangles.tolist(), counts.tolist(), strict=True):
-        begin, end = end, end + count
-        shape = (bottom - top, right - left)
-        column[begin:end].reshape(shape)[:] = np.arange(left, right, dtype=np.float32)
-        row[begin:end].reshape(shape)[:] = np.arange(top, bottom, dtype=np.float32)[:, None]
-    return column, row
+    left, right, top, _ = rectangles.T
+    within = np.arange(counts.sum(), dtype=np.int32)
+    within -= np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
+    width = np.repeat((right - left).astype(np.int32), counts)
+    row = within // width
+    column = within - row * width
+    column += np.repeat(left.astype(np.int32), counts)
+    row += np.repeat(top.astype(np.int32), counts)
+    return column.astype(np.float32), row.astype(np.float32)
 
 
 def _local_rays(

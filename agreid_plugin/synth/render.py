@@ -35,7 +35,7 @@ from agreid_plugin.synth.cameras import (
     frame,
     pixel_bounds,
 )
-from agreid_plugin.synth.light import Light, ShadowMap, draw_light, illuminate, shadow_map
+from agreid_plugin.synth.light import CELLS, Light, ShadowMap, draw_light, illuminate, shadow_map
 from agreid_plugin.synth.patterns import Points, paint
 from agreid_plugin.synth.people import Person
 from agreid_plugin.synth.raycast import FAR, Hits, Rays, Surface, cast, surface
@@ -63,6 +63,8 @@ class Shot:
     shift: tuple[float, float]
     grain_seed: int
     detection: Detection | None = None
+    oversampling: float = OVERSAMPLING
+    shadow_cells: int = CELLS
 
 
 def draw_shot(rng: np.random.Generator, camera: Camera, night: bool) -> Shot:
@@ -101,23 +103,24 @@ def render(person: Person, shot: Shot, size: tuple[int, int], box: Box | None = 
     """Render `person` in `shot` at `size` (height, width), cropped like a detector would or to `box`."""
     builder = Builder()
     add_person(builder, person, shot.pose)
-    alone = builder.pack()
-    box = box or _cut(shot, alone, size[0] / size[1])
+    own = len(builder)
     add_background(builder, shot.around)
     solids = builder.pack()
+    box = box or _cut(shot, solids, own, size[0] / size[1])
     native = _native_shape(shot, box, size)
-    shape = round(OVERSAMPLING * native[0]), round(OVERSAMPLING * native[1])
-    light, seen = _radiance(solids, len(alone), shot, box, shape)
+    shape = round(shot.oversampling * native[0]), round(shot.oversampling * native[1])
+    light, seen = _radiance(solids, own, shot, box, shape)
     rng = np.random.Generator(np.random.PCG64(shot.grain_seed))
     image = develop(light, shot.sensor, rng, native, size)
     per_pixel = native[0] * native[1] / (shape[0] * shape[1])
     return Picture(image, {part: count * per_pixel for part, count in seen.items()}, box)
 
 
-def _cut(shot: Shot, solids: Solids, aspect: float) -> Box:
+def _cut(shot: Shot, solids: Solids, own: int, aspect: float) -> Box:
+    """Return the crop around the first `own` solids."""
     if shot.detection:
-        return detect(shot.view, solids, aspect, shot.detection)
-    return frame(shot.view, solids, aspect, shot.margin, shot.shift)
+        return detect(shot.view, solids, own, aspect, shot.detection)
+    return frame(shot.view, solids, own, aspect, shot.margin, shot.shift)
 
 
 def _native_shape(shot: Shot, box: Box, size: tuple[int, int]) -> tuple[int, int]:
@@ -138,7 +141,7 @@ def _radiance(
     near = max(0.3, shot.view.distance - 6)
     rays = camera_rays(shot.view, box, shape, near)
     hits = cast(solids, rays, pixel_bounds(shot.view, solids, box, shape))
-    shadows = shadow_map(shot.light, solids)
+    shadows = shadow_map(shot.light, solids, shot.shadow_cells)
     light = _background(rays, hits, shot, shadows)
     points = surface(solids, rays, hits)
     color, gloss, wrinkle, seen = _materials(solids, own, points)

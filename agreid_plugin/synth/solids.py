@@ -86,6 +86,9 @@ class Builder:
         self._tags: list[tuple[int, int, int]] = []
         self._materials: list[Material] = []
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def material(self, material: Material) -> int:
         """Register a material and return its number."""
         self._materials.append(material)
@@ -149,7 +152,7 @@ class Builder:
     ) -> int:
         """Add a round cone: the cone touching a ball at `start` and one at `end`, and the two balls."""
         axis, length = _line(start, end)
-        sine = float(np.clip((radii[0] - radii[1]) / length, -0.95, 0.95))
+        sine = min(max(float(radii[0] - radii[1]) / length, -0.95), 0.95)
         cosine = (1 - sine**2) ** 0.5
         low, high = start + axis * (radii[0] * sine), end + axis * (radii[1] * sine)
         inner = radii[0] * cosine, radii[1] * cosine
@@ -189,6 +192,13 @@ class Builder:
             anchor=origin[frame_of].astype(np.float32),
             materials=tuple(self._materials),
         )
+
+
+def cross(one: Vector, other: Vector) -> NDArray:
+    """Return the cross product of two vectors, (3,), ten times as fast as numpy's of arrays."""
+    a, b, c = (float(value) for value in one)
+    x, y, z = (float(value) for value in other)
+    return np.array((b * z - c * y, c * x - a * z, a * y - b * x))
 
 
 def _line(start: Vector, end: Vector) -> tuple[NDArray, float]:

@@ -69,7 +69,7 @@ def test_crop_holds_the_person():
         shot, builder = shot_of(number), Builder()
         add_person(builder, sample_person(5, 1), shot.pose)
         solids = builder.pack()
-        box = frame(shot.view, solids, 2.0, (0.0, 0.0), (0.0, 0.0))
+        box = frame(shot.view, solids, len(solids), 2.0, (0.0, 0.0), (0.0, 0.0))
         spots = shot.view.project(solids.middle)
         inside = (spots - (box.left, box.top)) / (box.width, box.height)
         assert inside.min() > 0
