@@ -16,7 +16,7 @@ from agreid_plugin.synth.plan import FAMILY, PERSON, random_stream
 from agreid_plugin.synth.vocabulary import COLORS, Color, linear
 
 CIRCLE_SIZE = 4
-ALIKE = 0.85  # chance that a person of a circle wears what is worn there
+ALIKE = 0.7  # chance that a person of a circle wears what is worn there
 
 _COLOR_WEIGHTS = {
     "upper": (33, 15, 19, 11, 5, 3, 3, 1, 2, 1, 3, 4),
@@ -35,7 +35,7 @@ _LOWER = {
     "man": {"trousers": 30, "jeans": 38, "shorts": 32},
     "woman": {"trousers": 22, "jeans": 34, "leggings": 18, "shorts": 16, "skirt": 10},
 }
-_PATTERN = {"plain": 66, "striped": 7, "checked": 5, "dotted": 1, "logo": 15, "two-tone": 6}
+_PATTERN = {"plain": 58, "striped": 9, "checked": 6, "dotted": 2, "logo": 17, "two-tone": 8}
 _JEANS = {"blue": 42, "navy": 28, "black": 20, "gray": 10}
 _UPPER_KEYS, _LOWER_KEYS = (
     tuple(f"{part}{rest}" for rest in ("", " color", " pattern")) for part in ("upper", "lower")
@@ -120,7 +120,7 @@ def _fit_together(rng: np.random.Generator, worn: Mapping[str, str]) -> dict[str
 
 def _draw_dye(rng: np.random.Generator) -> _Dye:
     """Draw how gray, how bright and how tinted a color comes out."""
-    return rng.uniform(0.1, 0.5), float(np.clip(rng.normal(0.95, 0.22), 0.5, 1.4)), rng.normal(0, 3, 3)
+    return rng.uniform(0.1, 0.5), float(np.clip(rng.normal(1.0, 0.28), 0.5, 1.6)), rng.normal(0, 3, 3)
 
 
 def _dye(
