@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from PIL import Image
@@ -54,7 +54,6 @@ PHOTOGRAPHS = PixelStatistics.average(
     ]
 )
 """The mean of three public sets of photographs, each of one view from the ground."""
-NAMES = tuple(field.name.replace("_", " ") for field in fields(PixelStatistics))
 
 
 def measure_picture(image: Image.Image) -> PixelStatistics:
