@@ -11,6 +11,7 @@ import pytest
 import small_mmengine
 import torch
 from conftest import ROOT, _same_scope, slow
+from mmengine.analysis import get_model_complexity_info
 from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
@@ -151,6 +152,13 @@ def test_features_of_images_alone_go_by_predicted_views(capfd):
     torch.testing.assert_close(given.extract_feat(images), wanted)
     with pytest.raises(InputError, match="needs the view of every image"):
         given(images, mode="predict")
+
+
+def test_the_cost_of_a_model_is_counted_from_an_image_alone():
+    model = small_mmengine.model("ViSA").eval()
+    counted = get_model_complexity_info(model, (3, 32, 16))
+    assert counted["params"] == sum(each.numel() for each in model.parameters())
+    assert counted["flops"] > 0
 
 
 def test_recipes_are_found_by_name():
