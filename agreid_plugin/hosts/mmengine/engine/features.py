@@ -69,7 +69,7 @@ class _Capture:
 
 def _take_feature(head: nn.Module | None, found: Any) -> Tensor:
     """Return one vector an image; several that a head classifies by are joined: -> (B, D)."""
-    if not hasattr(head, "pre_logits"):
+    if not hasattr(head, "pre_logits") or isinstance(found, Tensor):  # heads take a tuple, of several stages
         return take_vector(found)
     vectors = head.pre_logits(found)
     return torch.cat(vectors, dim=1) if isinstance(vectors, list | tuple) else take_vector(vectors)

@@ -82,12 +82,11 @@ class PrototypeModel(BaseModel):
     def _match_prototypes(
         self, inputs: Tensor, data_samples: Sequence[BaseDataElement] | None
     ) -> list[BaseDataElement]:
-        """Return mmpretrain's samples with the similarity to each prototype, and their places from the most alike."""
-        from mmpretrain.structures import DataSample
-
+        """Return the samples with the similarity to each prototype, and their places from the most alike."""
         features = self.extract_feat(inputs, data_samples or ())
         scores = F.normalize(features) @ F.normalize(self.prototype_vecs).T
-        samples = [DataSample() for _ in features] if data_samples is None else data_samples
+        samples = [BaseDataElement() for _ in features] if data_samples is None else list(data_samples)
         for sample, score, feature in zip(samples, scores, features, strict=True):
-            sample.set_pred_score(score).set_pred_label(score.argsort(descending=True)).set_data({"feature": feature})
-        return list(samples)
+            order = score.argsort(descending=True)
+            sample.set_data({"pred_score": score, "pred_label": order, "feature": feature})
+        return samples
