@@ -45,7 +45,7 @@ def find_reason(cfg: Any) -> str:
 
     That is a key that is not at its default, but for `READ_BY_ALL`, or a method, a sampler or a dataset of ours.
     """
-    return next(_list_reasons(cfg), "") if isinstance(cfg, CfgNode) else ""
+    return next(_list_reasons(cfg), "") if isinstance(cfg, CfgNode) and "MODEL" in cfg else ""
 
 
 def _list_reasons(cfg: Any) -> Iterator[str]:

@@ -241,6 +241,7 @@ def test_what_asks_for_ours(tmp_path, key, value):
     group, name = key.rsplit(".", 1) if "." in key else ("", key)
     (cfg[group] if group else cfg)[name] = value
     assert find_reason(cfg).startswith(key)
+    assert not find_reason(cfg.DATASETS)
 
 
 def test_a_subclass_keeps_what_it_has(tiny):
