@@ -302,6 +302,10 @@ def test_items_are_sorted_and_the_root_is_read_when_needed(train, market, tmp_pa
         (["MODEL.BACKBONE.FEAT_DIM", 2048], ["FEAT_DIM is 2048", "gives 16: set it to 16"]),
         (["MODEL.BACKBONE.FEAT_DIM", 2048, "MODEL.META_ARCHITECTURE", "MoCo"], ["FEAT_DIM is 2048", "set it to 16"]),
         (["MODEL.META_ARCHITECTURE", "MGN"], ["MGN takes a ResNet apart", "build_resnet_backbone with", "50x or 101x"]),
+        (
+            [*RESNET, "MODEL.META_ARCHITECTURE", "MGN", "MODEL.BACKBONE.DEPTH", "50x"],
+            ["INPUT.SIZE_TRAIN is [32, 16]", "too few rows: take a height of 96 or more"],
+        ),
         ([*RESNET, "MODEL.HEADS.POOL_LAYER", "Flatten"], ["FEAT_DIM is 512", "gives 1024: set it to 1024"]),
         ([*RESNET, "MODEL.HEADS.POOL_LAYER", "Identity"], ["POOL_LAYER Identity leaves the 2x1 map", "a corner"]),
         (["MODEL.HEADS.POOL_LAYER", "Flatten", "INPUT.SIZE_TEST", "[64, 32]"], ["Flatten needs one image size"]),

@@ -164,8 +164,19 @@ def _check_host_models(cfg) -> None:
             f"MODEL.META_ARCHITECTURE MGN takes a ResNet apart, {backbone.NAME} {backbone.DEPTH} has not its layers: "
             f"use build_resnet_backbone with MODEL.BACKBONE.DEPTH {' or '.join(BOTTLENECK_DEPTHS)}"
         )
+    if cfg.MODEL.META_ARCHITECTURE == "MGN":
+        _check_mgn_sizes(cfg)
     if cfg.MODEL.META_ARCHITECTURE == "Distiller":
         _check_teachers(cfg)
+
+
+def _check_mgn_sizes(cfg) -> None:
+    """Refuse image heights of whose maps torch cannot cut three parts, as MGN does."""
+    for key, size in (("INPUT.SIZE_TRAIN", cfg.INPUT.SIZE_TRAIN), ("INPUT.SIZE_TEST", cfg.INPUT.SIZE_TEST)):
+        if -(-size[0] // 16) in (1, 2, 4):
+            raise InputError(
+                f"{key} is {list(size)}, of which MGN's maps have too few rows: take a height of 96 or more"
+            )
 
 
 def _suits_mgn(backbone) -> bool:

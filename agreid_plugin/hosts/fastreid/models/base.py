@@ -23,7 +23,7 @@ from fastreid.modeling.meta_arch import META_ARCH_REGISTRY, Baseline
 from torch import Tensor, nn
 
 from agreid_plugin.engine.compilation import resolve_options
-from agreid_plugin.errors import InputError, first_line, unknown
+from agreid_plugin.errors import InputError, error_context, first_line, unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
 from agreid_plugin.hosts.fastreid.config.signatures import keys_from, options_from
 from agreid_plugin.hosts.fastreid.data.batches import from_host
@@ -410,7 +410,8 @@ def check_feature_width(cfg, model: torch.nn.Module) -> None:
 
 def _feature_width(cfg, backbone: torch.nn.Module, device: torch.device) -> int:
     """Return the width of what a head gets of the backbone's map after its pooling."""
-    with inference_context(backbone), torch.no_grad():
+    where = f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} in MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE}"
+    with inference_context(backbone), torch.no_grad(), error_context(where):
         _, width, rows, cols = backbone(torch.zeros(1, 3, *cfg.INPUT.SIZE_TEST, device=device)).shape
     pooling, name = cfg.MODEL.HEADS.POOL_LAYER, cfg.MODEL.BACKBONE.NAME
     if pooling == "Identity" and rows * cols > 1:
