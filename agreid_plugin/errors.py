@@ -34,7 +34,10 @@ def input_error_like(error: BaseException, message: str) -> InputError:
     """Return bad input that can also be caught as the error of a host or a library that it stands for."""
     kind = type(error)
     members = {"__str__": ValueError.__str__, "__reduce__": lambda self: (InputError, self.args)}
-    found = type(kind.__name__, (InputError, kind), members)(message)
+    try:
+        found = type(kind.__name__, (InputError, kind), members)(message)
+    except TypeError:  # a kind that is made of more than a message
+        return InputError(message)
     vars(found).update(vars(error))
     return found
 

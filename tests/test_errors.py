@@ -3,12 +3,14 @@
 import math
 import pickle
 import re
+from urllib.error import HTTPError
 
 import pytest
 
 from agreid_plugin.errors import (
     InputError,
     did_you_mean,
+    input_error_like,
     printable,
     require_given,
     require_known,
@@ -78,3 +80,14 @@ def test_what_is_needed_comes_back_however_empty_and_none_is_asked_for_by_name()
     assert require_given("labels", []) == []
     with pytest.raises(InputError, match=r"^views=None should be given$"):
         require_given("views", None)
+
+
+def test_bad_input_can_be_caught_as_what_it_was():
+    for error in (EOFError("a"), KeyError("a"), OSError(2, "a"), HTTPError("u", 404, "gone", None, None)):
+        found = input_error_like(error, "one\nline")
+        assert isinstance(found, InputError)
+        assert isinstance(found, type(error))
+        assert str(found) == "one line"
+        assert str(pickle.loads(pickle.dumps(found))) == "one line"
+    assert input_error_like(HTTPError("u", 404, "gone", None, None), "x").code == 404
+    assert type(input_error_like(UnicodeDecodeError("utf-8", b"a", 0, 1, "why"), "x")) is InputError

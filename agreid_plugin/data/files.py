@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 
 from agreid_plugin.data.atomic_write import io_error_context
-from agreid_plugin.errors import InputError, did_you_mean, first_line, printable
+from agreid_plugin.errors import InputError, did_you_mean, first_line, input_error_like, printable
 from agreid_plugin.trust import refuse_bomb
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")
@@ -286,9 +286,11 @@ def read_yaml(path: str | Path) -> Any:
         return yaml.load(text, StrictLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise InputError(f"{path}, line {line}: not valid YAML: {shorten(error.problem or str(error))}") from None
+        problem = shorten(error.problem or str(error))
+        raise input_error_like(error, f"{path}, line {line}: not valid YAML: {problem}") from None
     except yaml.YAMLError as error:
-        raise InputError(f"{path}: not valid YAML: {shorten(' '.join(str(error).split()))}") from None
+        problem = shorten(" ".join(str(error).split()))
+        raise input_error_like(error, f"{path}: not valid YAML: {problem}") from None
     except ValueError as error:  # a date that is none, a number with too many digits
         raise InputError(f"{path}: not YAML that can be read: {shorten(str(error))}") from None
 

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from agreid_plugin.errors import InputError, MissingInputError, first_line
+from agreid_plugin.errors import InputError, MissingInputError, first_line, input_error_like
 from agreid_plugin.nn.safe_unpickling import InertObject, load_plain, load_trusted
 from agreid_plugin.trust import SMALL_ARCHIVE, archive_names, is_tar, refuse_bomb
 
@@ -173,7 +173,7 @@ def _read(path: str | Path, what: str, read: Callable[[str | Path], Content]) ->
     except InputError:
         raise
     except _UNREADABLE as error:
-        raise InputError(f"{path} cannot be read as {what}: {first_line(error)}") from None
+        raise input_error_like(error, f"{path} cannot be read as {what}: {first_line(error)}") from None
 
 
 def is_torchscript(path: str | Path) -> bool:

@@ -24,7 +24,7 @@ from typing import IO, Any
 import torch
 from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
 
-from agreid_plugin.errors import InputError, first_line
+from agreid_plugin.errors import InputError, first_line, input_error_like
 from agreid_plugin.trust import ARCHIVE_ERRORS, OPTION, trusted
 
 _logger = logging.getLogger(__name__)
@@ -188,11 +188,13 @@ def build_refusal(path: str | Path, refused: BaseException) -> InputError:
     shown = [*foreign[:MAX_NAMED], *(["..."] if len(foreign) > MAX_NAMED else [])]
     names = [match[1]] if match else shown
     if not names:
-        return InputError(f"{path} cannot be read as a checkpoint: it is damaged, or holds more than torch writes")
-    return InputError(
+        message = f"{path} cannot be read as a checkpoint: it is damaged, or holds more than torch writes"
+        return input_error_like(refused, message)
+    return input_error_like(
+        refused,
         f"{path} was not loaded: it holds more than tensors and plain values and asks for {', '.join(names)[:300]}; a "
         "file that asks for such things can run code with all your rights (read, change, delete, send files); if you "
-        f"trust whoever made it, add {OPTION}, else have its state dict saved alone"
+        f"trust whoever made it, add {OPTION}, else have its state dict saved alone",
     )
 
 

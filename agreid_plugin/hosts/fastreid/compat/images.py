@@ -31,6 +31,8 @@ def normalize_out_of_place() -> None:
 
     def preprocess_image(self, batched_inputs):
         images = batched_inputs["images"] if isinstance(batched_inputs, dict) else batched_inputs
+        if not torch.is_tensor(images):
+            raise TypeError(f"batched_inputs must be dict or torch.Tensor, but get {type(batched_inputs)}")
         return (images.to(self.device) - self.pixel_mean) / self.pixel_std
 
     architectures = host("modeling.meta_arch")
