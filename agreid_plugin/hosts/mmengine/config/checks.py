@@ -7,12 +7,14 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from logging import WARNING
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
+from mmengine.logging import print_log
 from mmengine.registry import Registry
 from mmengine.runner import Runner
 from torch import nn
@@ -41,6 +43,8 @@ EXTRA_RUNNER_KEYS = {
 """Keys at the top of a configuration that mmengine reads besides the arguments of its Runner, and what they take."""
 ENVIRONMENT_KEYS = {"mp_cfg": dict, "dist_cfg": dict, "resource_limit": int, "cudnn_benchmark": bool}
 """Entries of `env_cfg`."""
+MULTIPLIERS = ("lr_mult", "decay_mult")
+"""What mmengine reads of an entry of `custom_keys`; all of it goes into the optimizer's group, too."""
 DIST_KEYS = ("backend", "timeout", "init_backend", "port")
 """What mmengine's launchers and ours read of `env_cfg.dist_cfg`."""
 SCALING_KEYS = ("enable", "base_batch_size")
@@ -181,7 +185,7 @@ def check_config(cfg: Config, keys: Collection[str]) -> None:
 
 
 def check_modules(cfg: Config, model: nn.Module) -> None:
-    """Refuse names of parts that the model does not have.
+    """Refuse names of parts that the model does not have, and warn of settings for parameters that it does not have.
 
     Raises:
         InputError: a key names such a part.
@@ -192,6 +196,10 @@ def check_modules(cfg: Config, model: nn.Module) -> None:
         for name in [names] if isinstance(names, str) else names:
             if name not in known:
                 raise InputError(f"{key}: the model has no {name!r}{did_you_mean(name, known)}")
+    parameters = [name for name, _ in model.named_parameters()]
+    for name in ((cfg.get("optim_wrapper") or {}).get("paramwise_cfg") or {}).get("custom_keys") or ():
+        if not any(name in parameter for parameter in parameters):  # a list for many networks may have such ones
+            print_log(f"paramwise_cfg.custom_keys: no parameter's name has {name!r}", "current", WARNING)
 
 
 def find_parts(value: Any, where: str, slot: Slot | None, scopes: tuple[str, ...]) -> Iterator[Part]:
@@ -324,6 +332,9 @@ def _check_optimizer(wrapper: Any) -> None:
         for module, options in (settings.get("custom_keys") or {}).items():
             if not isinstance(options, Mapping):
                 raise InputError(f"optim_wrapper.paramwise_cfg.custom_keys.{module}={options!r} should be a dictionary")
+            for name in options:
+                if name not in MULTIPLIERS and did_you_mean(name, MULTIPLIERS):  # others are the optimizer's own
+                    raise unknown(f"optim_wrapper.paramwise_cfg.custom_keys.{module}", name, MULTIPLIERS)
     _check_clipping(wrapper.get("clip_grad") or {})
 
 

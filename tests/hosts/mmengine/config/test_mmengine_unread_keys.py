@@ -72,6 +72,7 @@ def test_a_file_that_a_run_has_written_down_trains_again(train, tiny_py, tmp_pat
         ("optim_wrapper['clip_grad'] = dict(max_nrm=1.0)", "'max_nrm' unknown (did you mean max_norm?)"),
         ("optim_wrapper['clip_grad'] = dict(type='value', max_norm=1.0)", "clip_grad 'max_norm' unknown"),
         ("optim_wrapper['paramwise_cfg'] = dict(custom_keys=dict(head=0.1))", "custom_keys.head=0.1 should be a dict"),
+        ("optim_wrapper['paramwise_cfg'] = dict(custom_keys=dict(head=dict(lr_mul=2)))", "(did you mean lr_mult?)"),
     ],
 )
 def test_entries_that_mmengine_passes_over_are_refused(tmp_path, agsynth, more, words):
@@ -79,6 +80,19 @@ def test_entries_that_mmengine_passes_over_are_refused(tmp_path, agsynth, more, 
     with pytest.raises(InputError) as error:
         load_config(write_config(tmp_path / "tiny.py", agsynth, f"\n{constructor}{more}\n"))
     assert words in str(error.value)
+
+
+def test_settings_for_parameters_that_the_model_has_not_are_said(train, tiny_py):
+    with tiny_py.open("a") as file:
+        file.write("optim_wrapper['constructor'] = 'DefaultOptimWrapperConstructor'\n")
+        file.write(
+            "optim_wrapper['paramwise_cfg'] = dict(custom_keys={'backbon.': dict(lr_mult=2), 'head': {}})\n"
+        )
+    outcome = train(tiny_py)
+    assert outcome.code == 0, outcome.err
+    said = outcome.out + outcome.err
+    assert "no parameter's name has 'backbon.'" in said
+    assert "no parameter's name has 'head'" not in said
 
 
 def test_hooks_of_mmengine_may_be_left_out(train, tiny_py):
