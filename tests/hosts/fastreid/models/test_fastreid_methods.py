@@ -99,6 +99,10 @@ def test_agsynth_is_made_when_it_is_missing(tiny, tmp_path, fastreid_command):
     assert again.code == 0, again.err
     other = fastreid_command("train", "--config", tiny, "--output", tmp_path / "b", *synth, "DATASETS.AGSYNTH.SEED", 1)
     assert_one_line(other, str(root / "CARGO"), "seed 0 instead of 1")
+    world = fastreid_command(
+        "train", "--config", tiny, "--output", tmp_path / "c", *synth, "DATASETS.AGSYNTH.WORLD", "gap"
+    )
+    assert_one_line(world, str(root / "CARGO"), "world easy instead of gap")
 
 
 def test_a_model_normalizes_a_copy_of_the_images(tiny):

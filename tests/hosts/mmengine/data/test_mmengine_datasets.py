@@ -330,6 +330,8 @@ def test_agsynth_is_made_where_the_dataset_is_missing(tmp_path):
     assert marker.stat().st_mtime_ns == before
     with pytest.raises(InputError, match=r"AG-Synth with ids 4 instead of 6.*set agsynth.ids 0 to take it as it is"):
         build("CARGO", tmp_path / "made", agsynth={**options["agsynth"], "ids": 6})
+    with pytest.raises(InputError, match="AG-Synth with world easy instead of gap"):
+        build("CARGO", tmp_path / "made", agsynth={**options["agsynth"], "world": "gap"})
     assert len(build("CARGO", tmp_path / "made", agsynth={"ids": 0})) == 8
 
 
