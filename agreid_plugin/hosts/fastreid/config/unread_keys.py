@@ -29,6 +29,7 @@ READ_LATER = {
     "INPUT.SIZE_TEST": "of the first evaluation",
     "MODEL.WEIGHTS": "loaded into the trainer that was built",
     "SOLVER.CHECKPOINT_ITERS": "of the training loop",
+    "SOLVER.CLIP_GRADIENTS": "of the optimizer's steps",
     "SOLVER.KEEP_CHECKPOINTS": "of the training loop",
     "SOLVER.LOG_PERIOD": "of the writers, which open with the first step",
     "TEST": "of the first evaluation, and of `fastreid eval`",

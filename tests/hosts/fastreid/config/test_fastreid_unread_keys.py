@@ -81,6 +81,7 @@ def test_the_same_keys_are_taken_where_they_are_used(baseline, visa):
     build(visa, "MODEL.HEADS.NAME", "EmbeddingHead", "MODEL.HEADS.CLS_LAYER", "ArcSoftmax", "MODEL.HEADS.MARGIN", 0.35)
     build(baseline, "MODEL.LOSSES.NAME", "[CircleLoss]", "MODEL.LOSSES.CIRCLE.MARGIN", 0.5, "TEST.RERANK.K1", 9)
     build(baseline, "INPUT.PIPELINE", "[Resize, ToTensor, RandomErasing]", "INPUT.REA.PROB", 0.9)
+    build(baseline, "SOLVER.CLIP_GRADIENTS.ENABLED", True, "SOLVER.CLIP_GRADIENTS.CLIP_VALUE", 1.0)
     build(baseline, "INPUT.REA.PROB", 0.9, "INPUT.REA.ENABLED", False)  # switched off for once
 
 
