@@ -166,7 +166,9 @@ class GroupedLinear(nn.Module):
         """Apply expert 0 to the first `counts[0]` values, and so on: (A, ..., in) -> (A, ..., out)."""
         if isinstance(counts, list):
             return apply_grouped(values, self.weight, self.bias, counts)
-        device, weight, bias = values.device.type, self.weight, self.bias
+        device = values.device.type
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             values, weight, bias = values.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)

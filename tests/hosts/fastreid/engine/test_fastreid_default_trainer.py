@@ -1,6 +1,7 @@
 """fast-reid's own `tools/train_net.py` and `DefaultTrainer` with configurations of ours, and with the host's own."""
 
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -107,8 +108,10 @@ def run_script(script):
 
 
 def start(script: Path, *arguments: object) -> subprocess.CompletedProcess:
+    """Run a script with one thread, as `fastreid_command` runs: numbers shall be the same to the last bit."""
     command = [sys.executable, script, *arguments]
-    return subprocess.run([str(each) for each in command], capture_output=True, text=True, cwd=script.parent)
+    options = {"cwd": script.parent, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+    return subprocess.run([str(each) for each in command], capture_output=True, text=True, **options)
 
 
 def test_the_script_trains_as_the_command_does(script, tiny, fastreid_command, tmp_path):

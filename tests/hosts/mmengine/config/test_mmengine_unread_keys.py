@@ -85,9 +85,7 @@ def test_entries_that_mmengine_passes_over_are_refused(tmp_path, agsynth, more, 
 def test_settings_for_parameters_that_the_model_has_not_are_said(train, tiny_py):
     with tiny_py.open("a") as file:
         file.write("optim_wrapper['constructor'] = 'DefaultOptimWrapperConstructor'\n")
-        file.write(
-            "optim_wrapper['paramwise_cfg'] = dict(custom_keys={'backbon.': dict(lr_mult=2), 'head': {}})\n"
-        )
+        file.write("optim_wrapper['paramwise_cfg'] = dict(custom_keys={'backbon.': dict(lr_mult=2), 'head': {}})\n")
     outcome = train(tiny_py)
     assert outcome.code == 0, outcome.err
     said = outcome.out + outcome.err
