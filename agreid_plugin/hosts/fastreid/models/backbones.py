@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastreid.modeling.backbones import BACKBONE_REGISTRY
@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from agreid_plugin.errors import InputError, unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
-from agreid_plugin.nn.clip import CLIP, ImageTower
+from agreid_plugin.nn.clip import CLIP, ImageTower, TextTower
 from agreid_plugin.nn.clip_build import build_clip, freeze_named
 from agreid_plugin.nn.clip_weights import load_clip, needs_quick_gelu
-from agreid_plugin.nn.network_tower import NetworkTower
 from agreid_plugin.nn.view_token_vit import PlainEncoder
 from agreid_plugin.nn.vit import SIZES, VisionTransformer, build_vit
 from agreid_plugin.nn.vit_weights import load_pretrained
@@ -121,24 +120,15 @@ def build_towers(cfg, text_length: int | None = None) -> CLIP:
     return clip
 
 
-def build_pair(cfg, build_image: Callable[[], nn.Module], shared: bool = False) -> CLIP:
-    """Build both towers, or another network as the image tower and the text tower of `MODEL.CLIP`.
-
-    Args:
-        cfg: the configuration.
-        build_image: builds the network, if it is another.
-        shared: whether images are compared with texts, which needs a projection to the same width.
-    """
-    if cfg.MODEL.BACKBONE.NAME == CLIP_BACKBONE:
-        return build_towers(cfg)
+def build_text_tower(cfg) -> TextTower:
+    """Build the text tower of `MODEL.CLIP`, which stands beside another network than CLIP's image tower."""
     if other := [part for part in cfg.MODEL.CLIP.FREEZE if part != "text"]:
         raise InputError(f"MODEL.CLIP.FREEZE has {other[0]}, but images are encoded by {cfg.MODEL.BACKBONE.NAME}")
     clip = _build_clip(cfg, cfg.MODEL.CLIP.TEXT_LENGTH, TEXT_SHAPE)
     if cfg.MODEL.CLIP.TEXT_PATH and cfg.MODEL.BACKBONE.PRETRAIN:
         _logger.info("pretrained text tower: %s", load_clip(clip.text, cfg.MODEL.CLIP.TEXT_PATH))
     freeze_named(clip, cfg.MODEL.CLIP.FREEZE, "MODEL.CLIP.FREEZE")
-    width = clip.text.embed_dim if shared else None
-    return CLIP(NetworkTower(build_image(), tuple(cfg.INPUT.SIZE_TRAIN), width), clip.text)
+    return clip.text
 
 
 def require_clip_backbone(cfg) -> None:

@@ -27,13 +27,20 @@ from agreid_plugin.errors import InputError, error_context, first_line, unknown
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare, key_error_context, with_value
 from agreid_plugin.hosts.fastreid.config.signatures import keys_from, options_from
 from agreid_plugin.hosts.fastreid.data.batches import from_host
-from agreid_plugin.hosts.fastreid.models.backbones import HostBackbone
+from agreid_plugin.hosts.fastreid.models.backbones import (
+    CLIP_BACKBONE,
+    HostBackbone,
+    build_text_tower,
+    build_towers,
+)
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives, declare_architecture
 from agreid_plugin.hosts.fastreid.models.released import ReleasedModelSpec
 from agreid_plugin.inference.weights import require_loaded
 from agreid_plugin.nn.bnneck import BNNeck
+from agreid_plugin.nn.clip import CLIP
 from agreid_plugin.nn.gradient_cache import TwoStageMethod
 from agreid_plugin.nn.network_adapters import adapt_network
+from agreid_plugin.nn.network_tower import NetworkTower
 from agreid_plugin.nn.view_token_vit import PlainEncoder
 from agreid_plugin.types import VIEW_SOURCES, Batch, HeadOutputs, ReIDMethod
 
@@ -224,6 +231,25 @@ def build_network(cfg) -> nn.Module:
     backbone = build_backbone(cfg)
     core = backbone.core if isinstance(backbone, HostBackbone) else backbone
     return core.vit if isinstance(core, PlainEncoder) else core
+
+
+def find_towers(cfg, method: type[HostMethod], needs_tokens: bool = True, shared: bool = False) -> CLIP:
+    """Build CLIP's towers, or the network of another backbone and CLIP's text tower.
+
+    Args:
+        cfg: the configuration.
+        method: the method that takes them.
+        needs_tokens: whether tokens of the method join those of the network.
+        shared: whether images are compared with texts, which needs a projection to the same width.
+    """
+    if cfg.MODEL.BACKBONE.NAME == CLIP_BACKBONE:
+        return build_towers(cfg)
+    text, network = build_text_tower(cfg), build_network(cfg)
+    with backbone_error_context(cfg, method.suitable):
+        image = NetworkTower(network, cfg.INPUT.SIZE_TRAIN, text.embed_dim if shared else None)
+        if needs_tokens and not image.depth:
+            raise InputError(f"{image.name} has no class token and blocks that take tokens")
+    return CLIP(image, text)
 
 
 @contextmanager

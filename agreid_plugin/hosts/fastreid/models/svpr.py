@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
-from agreid_plugin.errors import InputError
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.data.attributes import get_schema
-from agreid_plugin.hosts.fastreid.models.backbones import build_pair
 from agreid_plugin.hosts.fastreid.models.base import (
     OUR_HEAD,
     HostMethod,
-    backbone_error_context,
-    build_network,
+    find_towers,
     head_parts,
     register_method,
     view_source,
@@ -67,10 +63,7 @@ class SVPR(HostMethod, svpr.SVPR):
     def build_parts(cls, cfg) -> tuple[Any, ...]:
         """Return both towers, head parts, and the attributes to learn."""
         view_source(cfg)  # before towers are built, which takes long
-        with backbone_error_context(cfg, cls.suitable):
-            towers = build_pair(cfg, partial(build_network, cfg))
-            if cfg.MODEL.SVPR.VDFE and not towers.image.depth:
-                raise InputError(f"{towers.image.name} has no class token and blocks that take tokens")
+        towers = find_towers(cfg, cls, needs_tokens=cfg.MODEL.SVPR.VDFE)
         return towers.image, towers.text, *head_parts(cfg), get_schema(cfg) if cfg.MODEL.SVPR.ASMOE else None
 
     @classmethod

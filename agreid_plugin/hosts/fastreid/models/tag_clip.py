@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, ClassVar
 
 from fastreid.engine.hooks import HookBase
@@ -11,14 +10,12 @@ from fastreid.modeling.losses.cross_entroy_loss import log_accuracy
 from fastreid.utils.events import get_event_storage
 from torch import Tensor
 
-from agreid_plugin.errors import InputError, require_within
+from agreid_plugin.errors import require_within
 from agreid_plugin.hosts.fastreid.config.loading import Key, declare
 from agreid_plugin.hosts.fastreid.engine.distributed import plain
-from agreid_plugin.hosts.fastreid.models.backbones import build_pair
 from agreid_plugin.hosts.fastreid.models.base import (
     HostMethod,
-    backbone_error_context,
-    build_network,
+    find_towers,
     register_method,
 )
 from agreid_plugin.hosts.fastreid.models.losses import build_objectives
@@ -70,10 +67,7 @@ class TAGCLIP(HostMethod, tag_clip.TAGCLIP):
     def build_parts(cls, cfg) -> tuple[Any, ...]:
         """Return both towers, the number of identities, and losses of the images' global features."""
         require_within(f"{NODE}.SOFT_LABEL_EPOCHS", cfg.MODEL.TAG_CLIP.SOFT_LABEL_EPOCHS, 0, math.inf)
-        with backbone_error_context(cfg, cls.suitable):
-            towers = build_pair(cfg, partial(build_network, cfg), shared=True)
-            if not towers.image.depth:
-                raise InputError(f"{towers.image.name} has no class token and blocks that take tokens")
+        towers = find_towers(cfg, cls, shared=True)
         if cfg.MODEL.TAG_CLIP.FREEZE_PATCHES:
             towers.image.freeze_patches()
         return towers, cfg.MODEL.HEADS.NUM_CLASSES, build_objectives(cfg) or None

@@ -190,7 +190,10 @@ def test_without_its_modules_it_is_the_baseline(tiny):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["MODEL.BACKBONE.NAME", "build_vdt_backbone"], ["does not suit", "SVPR", "build_clip_backbone"]),
+        (
+            ["MODEL.BACKBONE.NAME", "build_vdt_backbone", "MODEL.BACKBONE.DEPTH", "tiny"],
+            ["does not suit", "SVPR", "build_clip_backbone"],
+        ),
         (["MODEL.SVPR.VARIANT", "papr"], ["MODEL.SVPR", "did you mean paper"]),
         (["MODEL.SVPR.SENTENCES", "realeased"], ["MODEL.SVPR", "did you mean released"]),
         (["MODEL.VIEW", "guessed"], ["MODEL.VIEW", "given"]),
