@@ -144,6 +144,7 @@ ARCHITECTURES = {
     "MoCo": "MODEL.META_ARCHITECTURE MoCo",
     "Distiller": "MODEL.META_ARCHITECTURE Distiller; KD.EMA.ENABLED True",
 }
+ITS_OWN_SIZE = ("INPUT.SIZE_TRAIN", "[128, 64]", "INPUT.SIZE_TEST", "[128, 64]")
 METHODS = ("VDT", "ViSA", "SVPR-ReID", "VIF-AGReID", "CLIP-ReID", "TAG-CLIP", "TBPS-CLIP")
 SMALLER = {
     "ViSA": "MODEL.VISA.NEIGHBORS 4; MODEL.VISA.TOKENS 2",
@@ -159,7 +160,7 @@ IN_METHODS = {
 NETWORKS_IN_METHODS = {
     "ResNet-18": "MODEL.BACKBONE.NAME build_resnet_backbone; MODEL.BACKBONE.DEPTH 18x; MODEL.BACKBONE.FEAT_DIM 0",
     "timm's ConvNeXt": "MODEL.BACKBONE.NAME build_timm_backbone; MODEL.BACKBONE.EXTERNAL.NAME convnext_atto; "
-    "MODEL.BACKBONE.EXTERNAL.OUTPUT map; MODEL.BACKBONE.FEAT_DIM 0",
+    "MODEL.BACKBONE.EXTERNAL.OUTPUT map; MODEL.BACKBONE.STRIDE_SIZE [16, 16]; MODEL.BACKBONE.FEAT_DIM 0",
     "timm's ViT": "MODEL.BACKBONE.NAME build_timm_backbone; MODEL.BACKBONE.EXTERNAL.NAME vit_tiny_patch16_224; "
     'MODEL.BACKBONE.EXTERNAL.OPTIONS ["img_size=(64, 32)"]; MODEL.BACKBONE.FEAT_DIM 0',
 }
@@ -210,12 +211,13 @@ def method_rows() -> Iterator[Row]:
         yield Row(f"{name} in SVPR-ReID", "methods", "projects/SVPR-ReID/agsynth.yml", _keys(text), "SVPR-ReID")
     for name, text in NETWORKS_IN_METHODS.items():
         yield Row(f"ViSA on {name}", "methods", "projects/ViSA/agsynth.yml", (*visa, *_keys(text)), "ViSA")
-        experts = (*visa, *_keys(f"{text}; MODEL.VISA.VAB False"))
+        experts = _keys(f"{text}; MODEL.VISA.VAB False; MODEL.VISA.NEIGHBORS 2; MODEL.VISA.TOKENS 2")
         yield Row(f"ViSA's experts and graphs on {name}", "methods", "projects/ViSA/agsynth.yml", experts, "ViSA")
         yield Row(f"VDT on {name}", "methods", "projects/VDT/agsynth.yml", _keys(text), "VDT")
         yield Row(f"VIF-AGReID on {name}", "methods", "projects/VIF-AGReID/agsynth.yml", _keys(text), "VIF-AGReID")
     for path in sorted((ROOT / "projects" / "Mixed").glob("*.yml")):
-        yield Row(f"recipe {path.stem}", "recipes of projects/Mixed", str(path.relative_to(ROOT)), (), PLAIN)
+        group = "recipes of projects/Mixed"
+        yield Row(f"recipe {path.stem}", group, str(path.relative_to(ROOT)), (), PLAIN, ITS_OWN_SIZE)
 
 
 VIF = """
