@@ -81,7 +81,9 @@ def test_without_extra_tokens_our_vit_is_taken_as_it_is_and_equals_its_adapter()
 
 
 @pytest.mark.parametrize(
-    "build", [build_timm, lambda: build_timm("deit_tiny_distilled_patch16_224"), build_open_clip], ids=str
+    "build",
+    [build_timm, lambda: build_timm("deit_tiny_distilled_patch16_224"), build_open_clip],
+    ids=["timm", "distilled", "open_clip"],
 )
 def test_gradients_reach_every_part_on_a_vit_of_others(build):
     """A distillation token is neither the class token nor a patch."""
