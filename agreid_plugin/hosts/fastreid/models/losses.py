@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch.nn.functional as F
 from fastreid.modeling.losses import cross_entropy_loss, focal_loss, pairwise_circleloss, pairwise_cosface
 from fastreid.modeling.meta_arch import META_ARCH_REGISTRY
 from torch import Tensor, nn
@@ -220,8 +221,14 @@ def _build_triplet(node: Any) -> nn.Module:
     return FeatureLoss(TripletLoss(node.SCALE, node.MARGIN, node.SQUARED, **mining))
 
 
+def compute_focal(logits: Tensor, pids: Tensor, alpha: float, gamma: float) -> Tensor:
+    """Return the host's `focal_loss`, which is no number where a class is beyond the range of a softmax."""
+    log_likely = F.log_softmax(logits, dim=1).gather(1, pids[:, None])
+    return -alpha * ((1 - log_likely.exp()) ** gamma * log_likely).mean()
+
+
 def _build_focal(node: Any) -> LogitLoss:
-    return LogitLoss(HostLoss(focal_loss, node.SCALE, node.ALPHA, node.GAMMA))
+    return LogitLoss(HostLoss(compute_focal, node.SCALE, node.ALPHA, node.GAMMA))
 
 
 def _build_pairwise(function: Callable[..., Tensor]) -> Callable[[Any], nn.Module]:
