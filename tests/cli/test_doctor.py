@@ -120,7 +120,7 @@ def test_doctor_tells_it_all(fastreid_command, agsynth):
     first, *lines = outcome.out.splitlines()
     assert re.fullmatch(r"FAIL: \d+ checks, 1 failed, \d with a warning", first)
     assert lines[-3] == "host fixes:"
-    assert re.fullmatch(r"  fast-reid  2\d applied, 0 armed for modules that were not imported", lines[-2])
+    assert re.fullmatch(r"  fast-reid  [23]\d applied, 0 armed for modules that were not imported", lines[-2])
 
 
 def test_doctor_lists_host_fixes(fastreid_command):
@@ -128,7 +128,7 @@ def test_doctor_lists_host_fixes(fastreid_command):
     assert outcome.code == 0
     assert re.match(r"ok: \d+ checks, 0 failed", outcome.out)
     applied = outcome.out.partition("host fixes of fast-reid, applied:\n")[2]
-    assert "  optimizer_without_flat_buffer  zero_grad() of torch >= 2 drops" in applied
+    assert re.search(r"  optimizer_without_flat_buffer +zero_grad\(\) of torch >= 2 drops", applied)
     assert "  numpy_in1d" in applied.partition("host fixes of mmengine, applied:\n")[2]
 
 

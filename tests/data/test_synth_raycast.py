@@ -151,7 +151,7 @@ def test_rectangles_lose_no_pixel(camera):
     builder = Builder()
     add_person(builder, sample_person(1, 8), Pose(True, 0.9, rng.uniform(0, 6.28), umbrella_open=True))
     solids, view, shape = builder.pack(), draw_viewpoint(rng, camera), (48, 24)
-    box = frame(view, solids, 2.0, (0.1, 0.1), (0, 0))
+    box = frame(view, solids, len(solids), 2.0, (0.1, 0.1), (0, 0))
     rays = camera_rays(view, box, shape, 0.3)
     whole = np.tile([0, shape[1], 0, shape[0]], (len(solids), 1))
     fast, slow = cast(solids, rays, pixel_bounds(view, solids, box, shape)), cast(solids, rays, whole)

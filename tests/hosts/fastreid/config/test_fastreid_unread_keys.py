@@ -87,6 +87,7 @@ def test_the_same_keys_are_taken_where_they_are_used(baseline, visa):
 
 def test_keys_that_are_read_later_are_no_keys_without_an_effect(visa):
     given = {"CUDNN_BENCHMARK": True, "MODEL.WEIGHTS": "some.pth", "TEST.IMS_PER_BATCH": 3, "TEST.MEMORY": 2.0}
+    given |= {"SOLVER.CLIP_GRADIENTS.ENABLED": True, "SOLVER.CLIP_GRADIENTS.CLIP_VALUE": 2.0}
     given |= {"SOLVER.CHECKPOINT_ITERS": 2, "SOLVER.KEEP_CHECKPOINTS": 1, "SOLVER.LOG_PERIOD": 3}
     build(visa, *(part for row in given.items() for part in row))
     for group in READ_LATER:
