@@ -73,8 +73,9 @@ def run_tests(folder: Path, names: list[str], *, ours: bool, jobs: int, seconds:
     """Run tests in a folder, and return how each went."""
     file = folder.parent / f"outcomes-{'ours' if ours else 'plain'}.jsonl"
     file.unlink(missing_ok=True)
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # of a test of this
     environment = {
-        **os.environ,
+        **outside,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]),
         "HOST_TESTS_OUTCOMES": str(file),
         "HOST_TESTS_WITH": "mmengine" if ours else "",

@@ -104,9 +104,9 @@ class HostMethod:
         return 0
 
     @classmethod
-    def build_core(cls, cfg, vit: nn.Module) -> nn.Module:
+    def build_core(cls, _cfg, vit: nn.Module) -> nn.Module:
         """Build the method's backbone around a ViT, or around a network of another library that is adapted to it."""
-        raise NotImplementedError
+        return cls.core_type(vit)
 
     @classmethod
     def read_options(cls, cfg) -> dict[str, Any]:
