@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,8 +84,20 @@ def name_worker_crashes() -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
-        crash = describe_crash(error)
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        # a batch cannot be fetched from a worker that is dying, whose death torch is told of a moment later
+        crash = describe_crash(error if isinstance(error, RuntimeError) else _await_death() or error)
         if crash is None:
             raise
         raise crash from None
+
+
+def _await_death() -> RuntimeError | None:
+    """Return torch's error about a worker that has died or is about to, None if none does within a second."""
+    for _ in range(20):
+        try:
+            torch._C._error_if_any_worker_fails()
+        except RuntimeError as error:
+            return error
+        time.sleep(0.05)
+    return None

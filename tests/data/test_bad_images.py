@@ -118,6 +118,21 @@ def test_a_worker_that_dies_names_its_file(folder, workers):
     assert told.endswith(f"the last file it worked on is {folder / '3.png'}")
 
 
+def test_a_worker_whose_connection_is_lost_first_names_its_file(folder):
+    (told,) = in_processes(1, lambda: _lose_connection(Deadly(folder)), grouped=False)
+    assert told.startswith("InputError: a data worker")
+    assert told.endswith(f"the last file it worked on is {folder / '3.png'}")
+
+
+def _lose_connection(pictures: Pictures) -> str:
+    """Fail as torch does where a worker dies while a batch is fetched, before it is told of the death."""
+    with name_worker_crashes():
+        batches = iter(DataLoader(pictures, batch_size=2, num_workers=1))
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        raise ConnectionResetError(f"of {batches}")
+    return "nothing was raised"
+
+
 def _read_all(pictures: Pictures, workers: int) -> str:
     with name_worker_crashes():
         return str(list(DataLoader(pictures, batch_size=2, num_workers=workers)))
